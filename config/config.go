@@ -1,0 +1,128 @@
+// Package config reads what people write about their servers: mcpServers JSON
+// as Claude Desktop, Claude Code, Cursor and Gemini write it, VS Code's
+// servers form, and SpecBox's own YAML with policies.
+//
+// Its laws: loading starts nothing and changes nothing; every fault of a file
+// is reported, each with its place and what to do; a value that came from a
+// variable is never printed.
+package config
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Config is one configuration, complete: defaults are filled in and
+// variables expanded.
+type Config struct {
+	File    string
+	Listen  string // address of the agent's door; default 127.0.0.1:8484
+	Metrics string // address that serves /metrics alone; "" means on Listen where there are no tenants
+	Tenants []Tenant
+	Limits  Limits
+	Servers []*Server // in the order of the file
+}
+
+// Limits bound the whole runtime.
+type Limits struct {
+	Request   int64         // bytes of one message from a client; default 64 MiB
+	Message   int64         // bytes of one message from a server; default 256 MiB
+	Sandboxes int           // sandboxes alive at once, all tenants; default 64
+	Starts    int           // starts under way at once; default the number of cores, at least 2
+	Session   time.Duration // a session unused this long ends; default 1 h
+}
+
+// A Tenant owns sessions. See docs/words.md.
+type Tenant struct {
+	Name        string
+	TokenHashes []string // "sha256:" and the hex digest of a bearer token
+	Servers     []string // names it may use; empty means all
+	Sandboxes   int      // alive at once; 0 means the limit of all
+	Memory      int64    // bytes in use by its sandboxes; 0 means no limit
+}
+
+// A Scope says who shares a sandbox of a server.
+type Scope string
+
+const (
+	PerSession Scope = "session" // each session has its own: the default
+	PerTenant  Scope = "tenant"  // the sessions of a tenant share one
+	Shared     Scope = "shared"  // all share one
+)
+
+// An Isolation names how a server is kept apart.
+type Isolation string
+
+const (
+	Process Isolation = "process" // bubblewrap: the default of local servers
+	None    Isolation = "none"    // a plain child process: must be asked for
+	Remote  Isolation = "remote"  // it runs elsewhere, behind a URL
+)
+
+// A Server is one tool server as configured.
+type Server struct {
+	Name  string
+	Place Place // where it stands in the file
+
+	Command string
+	Args    []string
+	Env     map[string]string
+	Dir     string // working directory; "" means its HOME in the sandbox
+
+	URL       string            // of a remote server
+	Transport string            // of a remote server: "http", "sse", or "" to find out
+	Headers   map[string]string // sent to a remote server
+
+	Disabled bool
+	Policy
+}
+
+// Policy says what a server may do and use. [Load] fills in the defaults.
+type Policy struct {
+	Isolation Isolation
+	Network   Network
+	Mounts    []Mount
+	Memory    int64   // bytes; default 2 GiB
+	Pids      int     // processes and threads; default 512
+	CPUs      float64 // cores; 0 means all
+	Scope     Scope
+
+	StartTimeout time.Duration // from start to answered handshake; default 60 s
+	CallTimeout  time.Duration // without a reply or progress; default 10 min
+	IdleTimeout  time.Duration // unused this long it is stopped; default 5 min
+	StopGrace    time.Duration // for each of EOF and TERM before KILL; default 2 s
+
+	Tools  []string // allowed tools: names, or patterns of path.Match; empty means all
+	Prefix *string  // of its names at /mcp; nil means the server's name and "__"
+
+	TrustAnnotations bool // believe the server's readOnlyHint and the like
+
+	KeepState    bool // HOME survives the sandbox, one a tenant; else it is private and goes with the sandbox
+	StopOnCancel bool // stop the sandbox of a call that goes on after its cancellation
+}
+
+// A Network says what a server may reach.
+type Network struct {
+	All   bool     // everything, as the host
+	Hosts []string // exactly these: "host" (ports 80 and 443), "host:port", "ip:port"
+}
+
+// A Mount is a host path that a sandbox sees, at the same path unless At is set.
+type Mount struct {
+	Path  string
+	At    string
+	Write bool
+}
+
+// A Place is a line of a configuration file.
+type Place struct {
+	File string
+	Line int // from 1; 0 if unknown
+}
+
+func (p Place) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}

@@ -1,0 +1,2 @@
+// Package specbox makes tool sandboxes ready before an agent asks for them.
+package specbox

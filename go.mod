@@ -1,0 +1,3 @@
+module github.com/specbox/specbox
+
+go 1.26

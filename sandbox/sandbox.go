@@ -1,0 +1,83 @@
+// Package sandbox keeps tool sandboxes: it starts them when they are needed,
+// lends them out, and takes them down.
+//
+// The package holds to these laws:
+//
+//   - One lease, one holder. A sandbox that a session has used never serves
+//     another session, unless the scope of its server says so.
+//   - Started once. However many calls wait for a sandbox, one start serves
+//     them all, and a caller that leaves does not end it.
+//   - Budgets hold at every instant: what is started counts until it is gone.
+//   - Nothing outlives Run. When [Manager.Run] returns, every sandbox is gone
+//     and every goroutine of the manager has ended.
+//   - Stopping is off the reply's path and bounded: EOF, TERM, KILL.
+package sandbox
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/wire"
+)
+
+// A Spec says how to run one server: a configuration with its launcher
+// resolved. It is immutable.
+type Spec struct {
+	Server string
+	Hash   string // names the configuration: equal hashes may share a catalogue entry
+
+	Isolation config.Isolation // which backend
+	Argv      []string
+	Env       map[string]string // complete, but for HOME, PATH, TMPDIR where absent
+	Dir       string            // working directory inside; "" means HOME
+	Home      string            // host folder that is HOME, for kept state; "" means a private one
+	Mounts    []config.Mount
+	Network   config.Network
+	Memory    int64
+	Pids      int
+	CPUs      float64
+	Limit     int64 // bytes of one message; 0 means wire.DefaultLimit
+
+	URL       string
+	Transport string
+	Headers   map[string]string
+
+	Scope        config.Scope
+	StartTimeout time.Duration
+	IdleTimeout  time.Duration
+	StopGrace    time.Duration
+}
+
+// A Backend makes instances of servers. It knows nothing of MCP but how its
+// messages are framed.
+type Backend interface {
+	// Create makes an instance and returns when its process runs, or its peer
+	// is connected. id is unique, of the characters a-z, 0-9 and '-'. What the
+	// server prints besides messages goes to stderr, line-wise or not. A
+	// cancelled ctx abandons the attempt; Create then leaves nothing behind,
+	// as with every other error. Create is called concurrently.
+	Create(ctx context.Context, id string, spec *Spec, stderr io.Writer) (Instance, error)
+}
+
+// An Instance is one live server, not yet spoken to.
+type Instance interface {
+	// Transport returns the one connection to the server. It reads io.EOF when
+	// the server is gone, for whatever reason, within a second.
+	Transport() wire.Transport
+	// Usage returns a snapshot of what the instance is using.
+	Usage() Usage
+	// Close takes the instance down (EOF, TERM, KILL, each after the spec's
+	// StopGrace) and returns when its whole process tree, and every file and
+	// cgroup of it, is gone. It may be called more than once and concurrently.
+	Close() error
+}
+
+// Usage is what an instance is using. Figures that a backend cannot tell are 0.
+type Usage struct {
+	PID    int    // on the host: the server, or the nearest ancestor that is known
+	Memory int64  // bytes in use now, all processes
+	Peak   int64  // bytes, the most so far
+	Exit   string // how it ended, if it has: "exit status 1", "killed: out of memory (limit 64 MiB)"
+}

@@ -1,0 +1,171 @@
+// Package wire carries MCP messages as the bytes they came in.
+//
+// Only the envelope of a JSON-RPC message is read: id, method, and where a
+// caller asks for it a name or a progress token. Everything else passes
+// untouched, so that integers over 2^53, unknown fields, key order and number
+// forms survive. Its laws:
+//
+//   - A message that is not rewritten leaves as it came, byte for byte.
+//   - A [Conn] never confuses two callers: every request gets an id of its own,
+//     every progress token is unique, both are mapped back, and a cancellation
+//     names the id that the server knows.
+//   - A caller that leaves, or a peer that dies, leaves no entry behind.
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// A Message is one JSON-RPC message, split but not decoded. The fields are
+// slices of Raw; absent ones are nil.
+type Message struct {
+	Raw    []byte
+	ID     []byte // nil for a notification
+	Method string // "" for a response
+	Params []byte
+	Result []byte
+	Error  []byte
+}
+
+// IsRequest reports whether m wants an answer.
+func (m Message) IsRequest() bool { return m.Method != "" && m.ID != nil }
+
+// IsNotification reports whether m is a notification.
+func (m Message) IsNotification() bool { return m.Method != "" && m.ID == nil }
+
+// IsResponse reports whether m answers a request.
+func (m Message) IsResponse() bool { return m.Method == "" && (m.Result != nil || m.Error != nil) }
+
+// Parse splits a message. It checks the structure that it walks over, not the
+// values inside: see [Valid] for input from untrusted peers. An id of null
+// counts as none.
+func Parse(raw []byte) (Message, error) {
+	m := Message{Raw: raw}
+	version := false
+	err := members(raw, func(key string, s, e int) bool {
+		v := raw[s:e:e]
+		switch key {
+		case "jsonrpc":
+			version = string(v) == `"2.0"`
+		case "id":
+			if string(v) != "null" {
+				m.ID = v
+			}
+		case "method":
+			if len(v) >= 2 && v[0] == '"' {
+				m.Method = unquote(v)
+			}
+		case "params":
+			m.Params = v
+		case "result":
+			m.Result = v
+		case "error":
+			m.Error = v
+		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return m, err
+	case !version:
+		return m, fmt.Errorf("wire: not a JSON-RPC 2.0 message")
+	case m.Method == "" && m.Result == nil && m.Error == nil:
+		return m, fmt.Errorf("wire: neither method nor result nor error")
+	}
+	return m, nil
+}
+
+// JSON-RPC and MCP error codes.
+const (
+	CodeParse          = -32700
+	CodeInvalidRequest = -32600
+	CodeMethodNotFound = -32601
+	CodeInvalidParams  = -32602
+	CodeInternal       = -32603
+	CodeServer         = -32000 // a server could not be started, died, or timed out
+	CodeNotFound       = -32002 // resource not found, legacy era only
+)
+
+// An Error is a JSON-RPC error object. It is also a Go error.
+type Error struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+	Data    any    `json:"data,omitempty"`
+}
+
+// Errorf returns an Error with a formatted message.
+func Errorf(code int, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// JSON returns e as a JSON-RPC error object.
+func (e *Error) JSON() []byte {
+	b, err := json.Marshal(e)
+	if err != nil {
+		b, _ = json.Marshal(&Error{Code: e.Code, Message: e.Message})
+	}
+	return b
+}
+
+// A Reply is the outcome of a request: exactly one of Result and Error is set.
+type Reply struct {
+	Result []byte
+	Error  []byte
+}
+
+// Fail returns a Reply with an error of that code.
+func Fail(code int, format string, args ...any) Reply {
+	return Reply{Error: Errorf(code, format, args...).JSON()}
+}
+
+// Err returns the reply's error as an [*Error], or nil.
+func (r Reply) Err() error {
+	if r.Error == nil {
+		return nil
+	}
+	e := new(Error)
+	if json.Unmarshal(r.Error, e) != nil || e.Message == "" {
+		return fmt.Errorf("%s", bytes.TrimSpace(r.Error))
+	}
+	return e
+}
+
+// A Sender takes whole messages towards a peer. Send joins its parts to one
+// message and does not keep them; it is safe for concurrent use.
+type Sender interface {
+	Send(parts ...[]byte) error
+}
+
+// RequestParts returns the parts of a request.
+func RequestParts(id []byte, method string, params []byte) [][]byte {
+	p := [][]byte{[]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"method":`), Quote(method)}
+	return withParams(p, params)
+}
+
+// NotificationParts returns the parts of a notification.
+func NotificationParts(method string, params []byte) [][]byte {
+	return withParams([][]byte{[]byte(`{"jsonrpc":"2.0","method":`), Quote(method)}, params)
+}
+
+func withParams(p [][]byte, params []byte) [][]byte {
+	if params != nil {
+		p = append(p, []byte(`,"params":`), params)
+	}
+	return append(p, []byte(`}`))
+}
+
+// ReplyParts returns the parts of a response. A nil id stands for null.
+func ReplyParts(id []byte, r Reply) [][]byte {
+	if id == nil {
+		id = []byte("null")
+	}
+	p := [][]byte{[]byte(`{"jsonrpc":"2.0","id":`), id}
+	if r.Error != nil {
+		return append(p, []byte(`,"error":`), r.Error, []byte(`}`))
+	}
+	return append(p, []byte(`,"result":`), r.Result, []byte(`}`))
+}
