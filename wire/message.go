@@ -169,3 +169,10 @@ func ReplyParts(id []byte, r Reply) [][]byte {
 	}
 	return append(p, []byte(`,"result":`), r.Result, []byte(`}`))
 }
+
+// Cancelled is the cause of a request's context when its client cancelled it.
+type Cancelled struct {
+	Reason []byte // the JSON string that the client gave, or nil
+}
+
+func (Cancelled) Error() string { return "the client cancelled the request" }
