@@ -44,9 +44,9 @@ func (m Message) IsResponse() bool { return m.Method == "" && (m.Result != nil |
 func Parse(raw []byte) (Message, error) {
 	m := Message{Raw: raw}
 	version := false
-	err := members(raw, func(key string, s, e int) bool {
+	err := members(raw, func(key []byte, s, e int) bool {
 		v := raw[s:e:e]
-		switch key {
+		switch string(key) {
 		case "jsonrpc":
 			version = string(v) == `"2.0"`
 		case "id":
@@ -55,7 +55,7 @@ func Parse(raw []byte) (Message, error) {
 			}
 		case "method":
 			if len(v) >= 2 && v[0] == '"' {
-				m.Method = unquote(v)
+				m.Method = string(unescape(v))
 			}
 		case "params":
 			m.Params = v

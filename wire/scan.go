@@ -85,7 +85,7 @@ func skipValue(b []byte, i int) (int, error) {
 
 // members calls f with the key and the span of the value of each member of the
 // object b, until f returns false.
-func members(b []byte, f func(key string, start, end int) bool) error {
+func members(b []byte, f func(key []byte, start, end int) bool) error {
 	i := skipSpace(b, 0)
 	if i >= len(b) || b[i] != '{' {
 		return errSyntax
@@ -103,7 +103,7 @@ func members(b []byte, f func(key string, start, end int) bool) error {
 		if err != nil {
 			return err
 		}
-		key := unquote(b[i:keyEnd])
+		key := unescape(b[i:keyEnd])
 		i = skipSpace(b, keyEnd)
 		if i >= len(b) || b[i] != ':' {
 			return errSyntax
@@ -131,16 +131,18 @@ func members(b []byte, f func(key string, start, end int) bool) error {
 	}
 }
 
-func unquote(q []byte) string {
+// unescape returns the text of a JSON string: a slice of it where nothing is
+// escaped.
+func unescape(q []byte) []byte {
 	inner := q[1 : len(q)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
-		return string(inner)
+		return inner
 	}
 	var s string
 	if json.Unmarshal(q, &s) != nil {
-		return string(inner)
+		return inner
 	}
-	return s
+	return []byte(s)
 }
 
 func find(b []byte, path []string) (start, end int, ok bool) {
@@ -148,8 +150,8 @@ func find(b []byte, path []string) (start, end int, ok bool) {
 	for _, p := range path {
 		found := false
 		var s, e int
-		err := members(cur, func(key string, start, end int) bool {
-			if key == p {
+		err := members(cur, func(key []byte, start, end int) bool {
+			if string(key) == p {
 				s, e, found = start, end, true
 			}
 			return !found
@@ -179,7 +181,7 @@ func Str(b []byte, path ...string) string {
 	if len(v) < 2 || v[0] != '"' {
 		return ""
 	}
-	return unquote(v)
+	return string(unescape(v))
 }
 
 // Replace returns a copy of b with the value at path replaced by value; all
@@ -219,7 +221,7 @@ func Set(b, value []byte, key string) []byte {
 // Members calls f with each member of the object b in order, until f returns
 // false. The values are slices of b. It returns an error if b is no object.
 func Members(b []byte, f func(key string, value []byte) bool) error {
-	return members(b, func(key string, s, e int) bool { return f(key, b[s:e:e]) })
+	return members(b, func(key []byte, s, e int) bool { return f(string(key), b[s:e:e]) })
 }
 
 // Elements returns the raw elements of the array b as slices of b, and an error
