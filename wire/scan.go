@@ -224,38 +224,50 @@ func Members(b []byte, f func(key string, value []byte) bool) error {
 	return members(b, func(key []byte, s, e int) bool { return f(string(key), b[s:e:e]) })
 }
 
-// Elements returns the raw elements of the array b as slices of b, and an error
-// if b is no array.
-func Elements(b []byte) ([][]byte, error) {
+// Each calls f with each element of the array b in order, until f returns
+// false. The elements are slices of b. It returns an error if b is no array;
+// f has then seen the elements before the fault.
+func Each(b []byte, f func(elem []byte) bool) error {
 	i := skipSpace(b, 0)
 	if i >= len(b) || b[i] != '[' {
-		return nil, errSyntax
+		return errSyntax
 	}
 	i = skipSpace(b, i+1)
 	if i < len(b) && b[i] == ']' {
-		return nil, nil
+		return nil
 	}
-	var out [][]byte
 	for {
 		s := skipSpace(b, i)
 		e, err := skipValue(b, s)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		out = append(out, b[s:e:e])
+		if !f(b[s:e:e]) {
+			return nil
+		}
 		i = skipSpace(b, e)
 		if i >= len(b) {
-			return nil, errSyntax
+			return errSyntax
 		}
 		switch b[i] {
 		case ',':
 			i++
 		case ']':
-			return out, nil
+			return nil
 		default:
-			return nil, errSyntax
+			return errSyntax
 		}
 	}
+}
+
+// Elements returns the raw elements of the array b as slices of b, and an error
+// if b is no array.
+func Elements(b []byte) ([][]byte, error) {
+	var out [][]byte
+	if err := Each(b, func(elem []byte) bool { out = append(out, elem); return true }); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // Quote returns s as a JSON string.
