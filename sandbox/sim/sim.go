@@ -1,0 +1,288 @@
+// Package sim is a backend that runs no program: each of its instances is a
+// small MCP server in this process that takes a modelled time to start, to
+// answer and to stop, and fails and dies as it is told. In a bubble of
+// [testing/synctest] its time is virtual and exact.
+//
+// Its laws: it keeps the contract of [sandbox.Backend]; when Close of an
+// instance has returned, no goroutine of it is left; all that is random about
+// an instance is in the [Life] that it was given.
+package sim
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/specbox/specbox/sandbox"
+	"github.com/specbox/specbox/wire"
+)
+
+// A Life says how one instance fares. The zero value starts at once, answers
+// as [Tools] does, and lives until it is closed.
+type Life struct {
+	Create    time.Duration // until Create returns
+	Err       error         // what Create then returns
+	Handshake time.Duration // until initialize is answered
+	Mute      bool          // initialize is never answered
+	Deaf      bool          // it never reads what it is sent
+	Dies      time.Duration // it dies this long after Create has returned; 0 means never
+	Exit      string        // how it dies; "" means "exit status 1"
+	LastWords string        // on stderr, before it dies or Create fails
+	Close     time.Duration // until Close of the living instance returns
+
+	Init   []byte // result of initialize; nil means [DefaultInit] with the version asked for
+	Memory func(age time.Duration, calls int) int64
+	// Serve answers what initialize and ping do not; nil means [Tools]. It runs
+	// on a goroutine of its own; ctx ends when the request is cancelled and
+	// when the instance dies.
+	Serve func(ctx context.Context, p *Peer, m wire.Message) wire.Reply
+}
+
+// DefaultInit is the result of initialize where a [Life] has none.
+const DefaultInit = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"sim","version":"1"}}`
+
+// A Backend makes simulated instances. It is safe for concurrent use; Life is
+// set before the first use.
+type Backend struct {
+	// Life returns how the n-th instance of a server fares, n from 1. It is
+	// called concurrently. Nil means the zero [Life] for all.
+	Life func(spec *sandbox.Spec, n int) Life
+
+	mu    sync.Mutex
+	made  map[string]int // server -> attempts
+	live  map[string]*instance
+	count Count
+}
+
+// A Count tells what a backend has done so far.
+type Count struct {
+	Created int // instances that ran
+	Failed  int // calls of Create that returned an error
+	Live    int // created, or being created, and not closed yet
+	MaxLive int // the most there were of these at any time
+}
+
+// Count returns a snapshot.
+func (b *Backend) Count() Count {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.count
+}
+
+// Live returns the ids of the instances that are created and not closed, sorted.
+func (b *Backend) Live() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.live))
+}
+
+// Kill makes the instance with that id die at once, and reports whether it was
+// there.
+func (b *Backend) Kill(id string) bool {
+	b.mu.Lock()
+	i := b.live[id]
+	b.mu.Unlock()
+	if i == nil {
+		return false
+	}
+	i.die("killed by signal 9")
+	return true
+}
+
+// Create implements [sandbox.Backend].
+func (b *Backend) Create(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (sandbox.Instance, error) {
+	b.mu.Lock()
+	if b.made == nil {
+		b.made, b.live = map[string]int{}, map[string]*instance{}
+	}
+	b.made[spec.Server]++
+	n := b.made[spec.Server]
+	b.count.Live++
+	b.count.MaxLive = max(b.count.MaxLive, b.count.Live)
+	b.mu.Unlock()
+
+	var l Life
+	if b.Life != nil {
+		l = b.Life(spec, n)
+	}
+	err := pause(ctx, l.Create)
+	if err == nil && l.Err != nil {
+		say(stderr, l.LastWords)
+		err = l.Err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.count.Live--
+		b.count.Failed++
+		return nil, fmt.Errorf("server %q: %w", spec.Server, err)
+	}
+	b.count.Created++
+	i := start(b, id, spec, l, stderr)
+	b.live[id] = i
+	return i, nil
+}
+
+func (b *Backend) gone(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.live, id)
+	b.count.Live--
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func say(w io.Writer, s string) {
+	if s != "" {
+		_, _ = io.WriteString(w, s+"\n")
+	}
+}
+
+// An instance is the server and the transport to it.
+type instance struct {
+	b      *Backend
+	id     string
+	server string
+	life   Life
+	limit  int64
+	born   time.Time
+	stderr io.Writer
+
+	toServer, toClient chan []byte
+
+	ctx    context.Context // the life of the instance
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	dying  *time.Timer
+	close  func() error
+
+	mu      sync.Mutex
+	exit    string
+	calls   int
+	state   int // of the tool "count"
+	last    int64
+	pending map[string]context.CancelFunc // requests under way, by id
+	asked   map[string]chan wire.Message  // requests to the client, by id
+}
+
+func start(b *Backend, id string, spec *sandbox.Spec, l Life, stderr io.Writer) *instance {
+	i := &instance{
+		b: b, id: id, server: spec.Server, life: l, limit: cmp.Or(spec.Limit, wire.DefaultLimit), born: time.Now(), stderr: stderr,
+		toServer: make(chan []byte), toClient: make(chan []byte),
+		pending: map[string]context.CancelFunc{}, asked: map[string]chan wire.Message{},
+	}
+	i.ctx, i.cancel = context.WithCancel(context.Background())
+	i.close = sync.OnceValue(i.end)
+	if l.Dies > 0 {
+		i.dying = time.AfterFunc(l.Dies, func() { i.die(cmp.Or(l.Exit, "exit status 1")) })
+	}
+	if !l.Deaf {
+		i.work.Go(i.serve)
+	}
+	return i
+}
+
+// die ends the server, the first time it is called.
+func (i *instance) die(exit string) {
+	i.mu.Lock()
+	first := i.exit == ""
+	if first {
+		i.exit = exit
+	}
+	i.mu.Unlock()
+	if first {
+		say(i.stderr, i.life.LastWords)
+		i.cancel()
+	}
+}
+
+func (i *instance) end() error {
+	_ = pause(i.ctx, i.life.Close)
+	i.mu.Lock()
+	if i.exit == "" {
+		i.exit = "stopped"
+	}
+	i.mu.Unlock()
+	i.cancel()
+	if i.dying != nil {
+		i.dying.Stop()
+	}
+	i.work.Wait()
+	i.b.gone(i.id)
+	return nil
+}
+
+// Close implements [sandbox.Instance].
+func (i *instance) Close() error { return i.close() }
+
+// Transport implements [sandbox.Instance].
+func (i *instance) Transport() wire.Transport { return transport{i} }
+
+// Usage implements [sandbox.Instance].
+func (i *instance) Usage() sandbox.Usage {
+	i.mu.Lock()
+	calls, exit := i.calls, i.exit
+	i.mu.Unlock()
+	u := sandbox.Usage{Exit: exit}
+	if i.life.Memory != nil {
+		u.Peak = i.life.Memory(time.Since(i.born), calls)
+	}
+	if exit == "" {
+		u.Memory = u.Peak
+	}
+	return u
+}
+
+// A transport is the client's end.
+type transport struct{ i *instance }
+
+func (t transport) Read() ([]byte, error) {
+	select {
+	case raw := <-t.i.toClient:
+		if size := int64(len(raw)); size > t.i.limit {
+			const peek = 4 << 10 // as wire.Lines keeps
+			return nil, &wire.TooLongError{Size: size, Limit: t.i.limit, Head: raw[:min(peek, size)], Tail: raw[max(0, size-peek):]}
+		}
+		return raw, nil
+	case <-t.i.ctx.Done():
+		return nil, io.EOF
+	}
+}
+
+func (t transport) Write(parts ...[]byte) error {
+	select {
+	case t.i.toServer <- bytes.Join(parts, nil):
+		return nil
+	case <-t.i.ctx.Done():
+		return io.ErrClosedPipe
+	}
+}
+
+// Close is EOF to the server: a well-behaved one ends.
+func (t transport) Close() error {
+	if t.i.life.Close == 0 {
+		t.i.die("exit status 0")
+	}
+	return nil
+}
