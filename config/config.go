@@ -2,9 +2,15 @@
 // as Claude Desktop, Claude Code, Cursor and Gemini write it, VS Code's
 // servers form, and SpecBox's own YAML with policies.
 //
-// Its laws: loading starts nothing and changes nothing; every fault of a file
-// is reported, each with its place and what to do; a value that came from a
-// variable is never printed.
+// Its laws:
+//
+//   - Loading starts nothing and changes nothing.
+//   - Every fault of a file is reported, each with its place and what to do.
+//   - A value that came from a variable, and every value of env and headers,
+//     is never printed: not in a fault, not by String, not as JSON.
+//   - A server with a fault takes no other server with it.
+//
+// [Load] says which files are understood and how variables are written.
 package config
 
 import (
@@ -61,8 +67,9 @@ const (
 
 // A Server is one tool server as configured.
 type Server struct {
-	Name  string
-	Place Place // where it stands in the file
+	Name  string // of A-Z a-z 0-9 _ . and -, at most 40 of them, unique
+	Label string // the name as the file has it
+	Place Place  // where it stands in the file
 
 	Command string
 	Args    []string
@@ -73,8 +80,14 @@ type Server struct {
 	Transport string            // of a remote server: "http", "sse", or "" to find out
 	Headers   map[string]string // sent to a remote server
 
-	Disabled bool
+	Disabled       bool
+	Unready        string // why it cannot be started, for people; "" means that it can
+	InstallScripts bool   // its package may run code of its own while it is installed
 	Policy
+
+	// What the file says where that differs from Command, Args, Dir and URL
+	// because of variables, for printing.
+	written *written
 }
 
 // Policy says what a server may do and use. [Load] fills in the defaults.
@@ -93,6 +106,7 @@ type Policy struct {
 	StopGrace    time.Duration // for each of EOF and TERM before KILL; default 2 s
 
 	Tools  []string // allowed tools: names, or patterns of path.Match; empty means all
+	Except []string // tools that are not allowed, whatever Tools says; names or patterns
 	Prefix *string  // of its names at /mcp; nil means the server's name and "__"
 
 	TrustAnnotations bool // believe the server's readOnlyHint and the like
