@@ -23,9 +23,10 @@ import (
 
 // A Runtime is what stands behind the door. Its functions are called
 // concurrently and must respect their context; a nil one answers that it is
-// not offered. They report through on, which they call from one goroutine at
-// a time; when on returns an error the asker is gone, and they return that
-// error. They return an [*Error] where they know a hint or a status.
+// not offered. They report through on, which may be called concurrently but
+// not after they have returned; when on returns an error the asker is gone, and
+// they return that error. They return an [*Error] where they know a hint or a
+// status.
 type Runtime struct {
 	// Health describes the running SpecBox.
 	Health func(ctx context.Context) (Health, error)
@@ -120,14 +121,16 @@ type Tool struct {
 	InputSchema json.RawMessage `json:"input_schema,omitempty"`
 }
 
-// Progress is a report of work under way: of a call, a refresh, an update.
+// Progress is a report of work under way: of a call, a refresh, an update. In
+// work on servers, Done counts those that are through with Phase, and a report
+// that raises it says that Server is one of them.
 type Progress struct {
 	Server  string  `json:"server,omitempty"`
-	Phase   string  `json:"phase,omitempty"` // "install", "catalog", "call", ...
+	Phase   string  `json:"phase,omitempty"` // "install", "catalog", "call"
 	Done    float64 `json:"done"`
 	Total   float64 `json:"total,omitempty"`   // 0: not known
 	Message string  `json:"message,omitempty"` // for people
-	Error   string  `json:"error,omitempty"`   // this server failed, and is done
+	Error   string  `json:"error,omitempty"`   // Server failed; the others go on
 }
 
 // A CatalogRow tells what the catalogue holds of one server.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -309,6 +310,25 @@ func TestAResultPassesAsTheBytesItCameIn(t *testing.T) {
 	}
 	if !slices.Equal(seen, []float64{0, 1, 2}) {
 		t.Errorf("progress %v", seen)
+	}
+}
+
+func TestReportsMayComeFromManyGoroutines(t *testing.T) {
+	c, _, _ := open(t, control.Runtime{Update: func(_ context.Context, _ []string, on func(control.Progress) error) error {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 50 {
+					on(control.Progress{Message: strings.Repeat("long ", 100)})
+				}
+			})
+		}
+		wg.Wait()
+		return nil
+	}})
+	n := 0
+	if err := c.Update(t.Context(), nil, func(control.Progress) { n++ }); err != nil || n != 400 {
+		t.Errorf("%d reports, %v", n, err)
 	}
 }
 

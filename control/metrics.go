@@ -20,22 +20,16 @@ import (
 
 // Gauges is a snapshot of figures that are states, not events.
 type Gauges struct {
-	Version  string
-	Sessions []Count // open sessions by tenant
-	Live     []Live  // sandboxes that are alive
+	Version   string
+	Sessions  map[string]int // tenant -> open sessions
+	Sandboxes []Live         // those that are alive, at most one entry a key
 }
 
-// A Count is how many there are of a tenant.
-type Count struct {
-	Tenant string
-	N      int
-}
-
-// Live counts the live sandboxes of one server, tenant and state.
+// Live sums up the live sandboxes of one server, tenant and state.
 type Live struct {
-	Server, Tenant, State string
-	N                     int
-	Memory                int64 // bytes
+	Server, Tenant, State string // the key
+	Sandboxes             int
+	Memory                int64 // bytes in use
 }
 
 // seconds are the upper bounds of the histograms of time: from a warm call to
@@ -127,13 +121,13 @@ func (b *builder) gauges(stats func() Gauges) {
 	info := b.gauge("specbox.build.info", "Version of what runs; the value is always 1.", "")
 	_, err := b.m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		now := stats()
-		for _, l := range now.Live {
+		for _, l := range now.Sandboxes {
 			of := labels("server", l.Server, "tenant", l.Tenant, "state", l.State)
-			o.ObserveInt64(live, int64(l.N), of)
+			o.ObserveInt64(live, int64(l.Sandboxes), of)
 			o.ObserveInt64(memory, l.Memory, of)
 		}
-		for _, s := range now.Sessions {
-			o.ObserveInt64(open, int64(s.N), labels("tenant", s.Tenant))
+		for tenant, n := range now.Sessions {
+			o.ObserveInt64(open, int64(n), labels("tenant", tenant))
 		}
 		o.ObserveInt64(info, 1, labels("version", now.Version, "go", runtime.Version()))
 		return nil

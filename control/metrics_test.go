@@ -97,10 +97,10 @@ func TestMetricsCountEvents(t *testing.T) {
 func TestMetricsShowTheSnapshotOfTheMoment(t *testing.T) {
 	now := control.Gauges{
 		Version:  "1.2.3",
-		Sessions: []control.Count{{Tenant: "ann", N: 3}},
-		Live: []control.Live{
-			{Server: "git", Tenant: "ann", State: "ready", N: 2, Memory: 50 << 20},
-			{Server: "git", Tenant: "ann", State: "starting", N: 1},
+		Sessions: map[string]int{"ann": 3},
+		Sandboxes: []control.Live{
+			{Server: "git", Tenant: "ann", State: "ready", Sandboxes: 2, Memory: 50 << 20},
+			{Server: "git", Tenant: "ann", State: "starting", Sandboxes: 1},
 		},
 	}
 	rec, h, err := control.NewMetrics(func() control.Gauges { return now })
@@ -124,7 +124,7 @@ func TestMetricsShowTheSnapshotOfTheMoment(t *testing.T) {
 			t.Errorf("missing: %s", want)
 		}
 	}
-	now.Live = nil
+	now.Sandboxes = nil
 	if second := get(); strings.Contains(second, "specbox_sandboxes{") {
 		t.Error("sandboxes that are gone are still shown")
 	}

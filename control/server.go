@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -198,6 +197,9 @@ func known(ctx context.Context, rt Runtime, names ...string) error {
 	return nil
 }
 
+// errClosing is the reason why work was given up at shutdown.
+var errClosing = &Error{Message: "specbox is shutting down", Hint: "try again once it runs", Status: http.StatusServiceUnavailable}
+
 func notOffered(r *http.Request) *Error {
 	return &Error{Message: fmt.Sprintf("this specbox does not offer %s", r.URL.Path), Status: http.StatusNotImplemented}
 }
@@ -249,13 +251,21 @@ type event struct {
 type streamer struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	done bool // its last line was written
+	gone <-chan struct{} // the client left, or SpecBox ends
+	turn chan struct{}   // held while a line is written: reports come from many goroutines
+	done bool            // its last line was written
 }
 
 func (s *streamer) send(e event) error {
 	b, err := json.Marshal(e)
 	if err != nil {
 		return err
+	}
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-s.gone:
+		return context.Canceled
 	}
 	if _, err := s.w.Write(append(b, '\n')); err != nil {
 		return err
@@ -265,7 +275,7 @@ func (s *streamer) send(e event) error {
 
 func (s *streamer) result(raw json.RawMessage) error {
 	n := len(raw)
-	s.done = true
+	s.done, s.gone = true, nil
 	if err := s.send(event{Result: &n}); err != nil {
 		return err
 	}
@@ -284,18 +294,19 @@ func stream(w http.ResponseWriter, r *http.Request, offered bool, do func(*strea
 		return
 	}
 	first := &firstWrite{ResponseWriter: w}
-	s := &streamer{w: first, rc: http.NewResponseController(w)}
+	s := &streamer{w: first, rc: http.NewResponseController(w), gone: r.Context().Done(), turn: make(chan struct{}, 1)}
 	w.Header().Set("Content-Type", "application/jsonl")
 	err := do(s)
+	if err != nil && r.Context().Err() != nil {
+		err = errClosing // if it is the client that left, nobody reads this
+	}
+	s.gone = nil // the last line is tried in any case
 	switch {
 	case s.done:
 	case err == nil:
 		s.send(event{End: true})
 	case !first.written:
 		fail(w, err)
-	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		// If it is the client that left, nobody reads this.
-		s.send(event{Error: &Error{Message: "specbox is shutting down"}})
 	default:
 		s.send(event{Error: asError(err)})
 	}
