@@ -19,6 +19,7 @@ type Member struct {
 	Hash    string   // of its configuration
 	Prefix  *string  // of its tool and prompt names; nil means Server and "__"
 	Allowed []string // tools: names, or patterns of path.Match; empty means all
+	Except  []string // tools that are not shown, whatever Allowed says
 }
 
 func (m Member) prefix() string {
@@ -29,10 +30,11 @@ func (m Member) prefix() string {
 }
 
 func (m Member) allows(tool string) bool {
-	return len(m.Allowed) == 0 || slices.ContainsFunc(m.Allowed, func(pattern string) bool {
+	matches := func(pattern string) bool {
 		ok, err := path.Match(pattern, tool)
 		return pattern == tool || (ok && err == nil)
-	})
+	}
+	return (len(m.Allowed) == 0 || slices.ContainsFunc(m.Allowed, matches)) && !slices.ContainsFunc(m.Except, matches)
 }
 
 // A Row is a tool as it is listed for people and scripts.
@@ -157,7 +159,7 @@ func (c *views) add(v *View) {
 
 func sameMember(a, b resolved) bool {
 	return a.entry == b.entry && a.exact == b.exact && a.problem == b.problem && a.Server == b.Server &&
-		a.Hash == b.Hash && a.prefix() == b.prefix() && slices.Equal(a.Allowed, b.Allowed)
+		a.Hash == b.Hash && a.prefix() == b.prefix() && slices.Equal(a.Allowed, b.Allowed) && slices.Equal(a.Except, b.Except)
 }
 
 // A listed item takes part in a view.

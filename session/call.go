@@ -1,0 +1,288 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/specbox/specbox/sandbox"
+	"github.com/specbox/specbox/trace"
+	"github.com/specbox/specbox/wire"
+)
+
+// A target is where a request goes, with its names as the server knows them.
+type target struct {
+	server *Server
+	own    string // the server's own name of the tool or prompt, or its URI
+	params []byte
+}
+
+// route finds the server that a request belongs to.
+func (s *Session) route(ctx context.Context, m wire.Message) (target, *wire.Reply) {
+	t, fail := s.lookup(s.view(), m)
+	if fail != nil && s.complete(ctx, s.view(), listWait) { // its server may just be read for the first time
+		t, fail = s.lookup(s.view(), m)
+	}
+	return t, fail
+}
+
+func (s *Session) lookup(v view, m wire.Message) (target, *wire.Reply) {
+	switch m.Method {
+	case "tools/call":
+		name := wire.Str(m.Params, "name")
+		server, own, _, ok := v.Tool(name)
+		return s.target(server, own, m.Params, ok, []string{"name"}, wire.CodeInvalidParams, "tool", name)
+	case "prompts/get":
+		name := wire.Str(m.Params, "name")
+		server, own, _, ok := v.Prompt(name)
+		return s.target(server, own, m.Params, ok, []string{"name"}, wire.CodeInvalidParams, "prompt", name)
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		uri := wire.Str(m.Params, "uri")
+		server, own, ok := v.Resource(uri)
+		if !ok {
+			server, ok = s.guess(v)
+			own = uri
+		}
+		return s.target(server, own, m.Params, ok, []string{"uri"}, wire.CodeNotFound, "resource", uri)
+	case "completion/complete":
+		if wire.Str(m.Params, "ref", "type") == "ref/prompt" {
+			name := wire.Str(m.Params, "ref", "name")
+			server, own, _, ok := v.Prompt(name)
+			return s.target(server, own, m.Params, ok, []string{"ref", "name"}, wire.CodeInvalidParams, "prompt", name)
+		}
+		uri := wire.Str(m.Params, "ref", "uri")
+		server, own, _, ok := v.Template(uri)
+		if !ok {
+			server, own, ok = v.Resource(uri)
+		}
+		return s.target(server, own, m.Params, ok, []string{"ref", "uri"}, wire.CodeInvalidParams, "resource", uri)
+	}
+	if s.only != "" { // a method that is not known to us may be known to the server
+		return s.target(s.only, "", m.Params, true, nil, wire.CodeMethodNotFound, "method", m.Method)
+	}
+	r := wire.Fail(wire.CodeMethodNotFound, "method not found: %s", m.Method)
+	return target{}, &r
+}
+
+// guess finds the server of a URI that leads nowhere: servers make URIs up in
+// results. If the session has used one server alone that has resources, that
+// one made it up.
+func (s *Session) guess(v view) (server string, ok bool) {
+	for _, p := range s.hub.cfg.Sandboxes.Live(s.tenant, s.id) {
+		if e := v.Entry(p.Server); e == nil || wire.Get(e.Init, "capabilities", "resources") == nil {
+			continue
+		}
+		if ok {
+			return "", false
+		}
+		server, ok = p.Server, true
+	}
+	return server, ok
+}
+
+func (s *Session) target(server, own string, params []byte, ok bool, path []string, code int, what, name string) (target, *wire.Reply) {
+	if !ok {
+		r := wire.Fail(code, "unknown %s %q", what, name)
+		return target{}, &r
+	}
+	srv := s.hub.Server(s.tenant, server)
+	if srv == nil {
+		r := wire.Fail(code, "unknown %s %q: its server %q is no longer configured", what, name, server)
+		return target{}, &r
+	}
+	if path != nil && own != name {
+		params = wire.Replace(params, wire.Quote(own), path...)
+	}
+	return target{server: srv, own: own, params: params}, nil
+}
+
+// A call is a request under way.
+type call struct {
+	server string
+	step   int
+	stream wire.Sender
+}
+
+// forward takes a request to its server and returns the reply as it came.
+func (s *Session) forward(ctx context.Context, t target, m wire.Message, stream wire.Sender) wire.Reply {
+	begin := time.Now()
+	c := &call{server: t.server.Name, stream: stream}
+	if err := s.enter(c); err != nil {
+		return wire.Fail(wire.CodeServer, "%v", err)
+	}
+	e := trace.Event{
+		Kind: trace.CallEnd, Tenant: s.tenant, Session: s.id, Step: c.step, Server: t.server.Name,
+		Method: m.Method, Tool: t.own, BytesIn: int64(len(m.Raw)),
+	}
+	reply := s.run(ctx, t, m.Method, c, &e)
+	s.leave(c)
+	e.Exec = time.Since(begin) - e.Provision
+	e.BytesOut = int64(len(reply.Result) + len(reply.Error))
+	e.IsError = reply.Error != nil || m.Method == "tools/call" && string(wire.Get(reply.Result, "isError")) == "true"
+	s.hub.cfg.Recorder.Record(e)
+	return reply
+}
+
+func (s *Session) run(ctx context.Context, t target, method string, c *call, e *trace.Event) wire.Reply {
+	srv := t.server
+	if srv.Spec == nil {
+		e.Err = srv.Unready
+		return wire.Fail(wire.CodeServer, "server %q cannot be started: %s", srv.Name, srv.Unready)
+	}
+	lease, err := s.acquire(ctx, srv, t.params, c.stream)
+	if err != nil {
+		e.Err = err.Error()
+		return wire.Fail(wire.CodeServer, "%v", err)
+	}
+	defer lease.Release()
+	e.Sandbox, e.Outcome, e.Provision = lease.ID(), lease.Outcome(), lease.Provision()
+	if lease.Fresh() {
+		if err := s.greet(ctx, srv, lease.Conn(), c.stream); err != nil {
+			e.Err = err.Error()
+			return wire.Fail(wire.CodeServer, "%v", lease.Explain(err))
+		}
+	}
+	reply, err := s.await(ctx, srv, lease, method, t.params, c.stream)
+	if err != nil {
+		e.Err = err.Error()
+		return wire.Fail(wire.CodeServer, "%v", err)
+	}
+	if reply.Error == nil {
+		s.subscribed(srv.Name, method, t.own)
+	}
+	return reply
+}
+
+func (s *Session) subscribed(server, method, uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch method {
+	case "resources/subscribe":
+		if !slices.Contains(s.subs[server], uri) {
+			s.subs[server] = append(s.subs[server], uri)
+		}
+	case "resources/unsubscribe":
+		s.subs[server] = slices.DeleteFunc(s.subs[server], func(u string) bool { return u == uri })
+	}
+}
+
+// Clients give a call up after 30-60 s without progress; the first word comes
+// soon enough for the impatient ones.
+const (
+	firstWord = time.Second
+	nextWord  = 5 * time.Second
+)
+
+// acquire leases the sandbox, and tells a client that gave a progress token
+// that it is being started.
+func (s *Session) acquire(ctx context.Context, srv *Server, params []byte, stream wire.Sender) (*sandbox.Lease, error) {
+	demand, err := s.demand(srv)
+	if err != nil {
+		return nil, err
+	}
+	token := wire.Get(params, "_meta", "progressToken")
+	if token == nil {
+		return s.hub.cfg.Sandboxes.Acquire(ctx, demand)
+	}
+	type outcome struct {
+		lease *sandbox.Lease
+		err   error
+	}
+	begin := time.Now()
+	ch := make(chan outcome, 1)
+	go func() { // ends with ctx, which ends with the request
+		l, err := s.hub.cfg.Sandboxes.Acquire(ctx, demand)
+		ch <- outcome{l, err}
+	}()
+	timer := time.NewTimer(firstWord)
+	defer timer.Stop()
+	for n := 1; ; n++ {
+		select {
+		case o := <-ch:
+			return o.lease, o.err
+		case <-timer.C:
+			// Progress must grow; the server's own begins at 0 or 1, so ours
+			// stays far below.
+			text := fmt.Sprintf("starting %s (%d s)", srv.Name, int(time.Since(begin).Seconds()))
+			p := slices.Concat([]byte(`{"progressToken":`), token, []byte(`,"progress":`), strconv.AppendFloat(nil, float64(n)*1e-6, 'f', 6, 64),
+				[]byte(`,"message":`), wire.Quote(text), []byte(`}`))
+			_ = stream.Send(wire.NotificationParts("notifications/progress", p)...) // the client may be gone; the start goes on
+			timer.Reset(nextWord)
+		}
+	}
+}
+
+// errs of calls that the hall gives up.
+var errNoReply = errors.New("no reply and no progress")
+
+// await sends the request and waits for the reply, while it brings what the
+// server says meanwhile to the stream.
+func (s *Session) await(ctx context.Context, srv *Server, lease *sandbox.Lease, method string, params []byte, stream wire.Sender) (wire.Reply, error) {
+	busy := make(chan struct{}, 1) // a sign of life
+	unstuck := unstick(ctx, srv, lease)
+	sent, err := lease.Conn().Start(method, params, func(p []byte) {
+		_ = stream.Send(wire.NotificationParts("notifications/progress", p)...) // a client that is gone still gets its call finished
+		select {
+		case busy <- struct{}{}:
+		default:
+		}
+	})
+	unstuck()
+	if err != nil {
+		return wire.Reply{}, lease.Explain(err)
+	}
+	timer := time.NewTimer(srv.CallTimeout)
+	defer timer.Stop()
+	for {
+		select {
+		case <-busy:
+			timer.Reset(srv.CallTimeout)
+		case <-sent.Done():
+			reply, err := sent.Outcome()
+			if err != nil {
+				s.dropAsks(lease.Conn())
+				return reply, lease.Explain(err)
+			}
+			return reply, nil
+		case <-ctx.Done():
+			s.giveUp(ctx, srv, lease, sent)
+			return wire.Reply{}, context.Cause(ctx)
+		case <-timer.C:
+			if s.asking(lease.Conn()) {
+				timer.Reset(srv.CallTimeout)
+				continue
+			}
+			sent.Abandon(wire.Quote(errNoReply.Error()))
+			return wire.Reply{}, fmt.Errorf("server %q: %w for %v; if it needs longer, raise its call_timeout", srv.Name, errNoReply, srv.CallTimeout)
+		}
+	}
+}
+
+// giveUp tells the server that nobody waits any more.
+func (s *Session) giveUp(ctx context.Context, srv *Server, lease *sandbox.Lease, sent *wire.Call) {
+	var cancelled wire.Cancelled
+	errors.As(context.Cause(ctx), &cancelled)
+	sent.Abandon(cancelled.Reason)
+	if srv.StopOnCancel {
+		lease.Discard("a call was cancelled")
+	}
+}
+
+// stuck is how long a server may leave its input unread once nobody waits for
+// the call any more.
+const stuck = 10 * time.Second
+
+// unstick guards the sending of a request: a server that does not read would
+// hold the caller for ever. The returned func ends the guard.
+func unstick(ctx context.Context, srv *Server, lease *sandbox.Lease) func() {
+	discard := func() { lease.Discard("it does not read its input") }
+	guard := time.AfterFunc(srv.CallTimeout, discard)
+	stop := context.AfterFunc(ctx, func() { guard.Reset(min(stuck, srv.CallTimeout)) })
+	return func() {
+		stop()
+		guard.Stop()
+	}
+}

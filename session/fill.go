@@ -1,0 +1,292 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/specbox/specbox/catalog"
+	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/sandbox"
+	"github.com/specbox/specbox/trace"
+	"github.com/specbox/specbox/wire"
+)
+
+// A fill is the reading of one entry; who needs it waits for done.
+type fill struct {
+	done chan struct{}
+	err  error
+}
+
+var none = []byte(catalog.NoCapabilities)
+
+// catalogSession prefixes the names of the sessions that fill the catalogue.
+const catalogSession = "catalog-"
+
+// fillGrace is what a fill may take beyond the start: the lists themselves.
+const fillGrace = 30 * time.Second
+
+// slotHold is how long a fill keeps others from starting: the processor is
+// busy in the first seconds, and one that hangs must not delay the rest.
+const slotHold = 5 * time.Second
+
+// retryFill is how long a server that could not be read is left alone.
+const retryFill = time.Minute
+
+// A FillReport tells how the filling of one server went.
+type FillReport struct {
+	Server string
+	Err    error
+	Done   int // servers finished so far
+	Total  int
+}
+
+// Fill reads the lists of the named servers (all, if none is named) that have
+// no entry, or with again of all of them, and returns when it is done. One that
+// hangs or fails delays nobody. report, which may be nil, is called for each
+// server, one call at a time. The error joins those of the servers.
+func (h *Hub) Fill(ctx context.Context, names []string, again bool, report func(FillReport)) error {
+	var todo []*Server
+	for _, srv := range h.Servers() {
+		if len(names) > 0 && !slices.Contains(names, srv.Name) {
+			continue
+		}
+		if again || h.unread(srv) {
+			todo = append(todo, srv)
+		}
+	}
+	type outcome struct {
+		srv *Server
+		err error
+	}
+	ch := make(chan outcome, len(todo))
+	for _, srv := range todo {
+		go func() { ch <- outcome{srv, h.fillBoth(ctx, srv)} }() // ends with ctx
+	}
+	var errs []error
+	for i := range todo {
+		o := <-ch
+		if o.err != nil {
+			errs = append(errs, o.err)
+		}
+		if report != nil {
+			report(FillReport{Server: o.srv.Name, Err: o.err, Done: i + 1, Total: len(todo)})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unread reports whether a server lacks what a first fill reads.
+func (h *Hub) unread(srv *Server) bool {
+	for _, caps := range capabilities(srv) {
+		e, exact := h.cfg.Catalog.Lookup(h.key(srv, caps))
+		if e == nil || !exact || e.Err != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// capabilities returns the capability sets that a server is read with. What
+// sessions share is told that its client can do nothing.
+func capabilities(srv *Server) [][]byte {
+	if srv.Spec != nil && srv.Spec.Scope != config.PerSession {
+		return [][]byte{none}
+	}
+	return [][]byte{none, []byte(catalog.FullCapabilities)}
+}
+
+func (h *Hub) key(srv *Server, caps []byte) catalog.Key {
+	return catalog.Key{Server: srv.Name, Hash: srv.Hash, Fingerprint: catalog.Fingerprint(caps)}
+}
+
+func (h *Hub) fillBoth(ctx context.Context, srv *Server) error {
+	for _, caps := range capabilities(srv) {
+		f := h.startFill(srv, caps)
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if f.err != nil {
+			return f.err
+		}
+	}
+	return nil
+}
+
+// startFill begins the reading of one entry, or joins the one under way.
+func (h *Hub) startFill(srv *Server, caps []byte) *fill {
+	key := h.key(srv, caps)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := h.fills[key]; f != nil {
+		return f
+	}
+	f := &fill{done: make(chan struct{})}
+	if h.closed {
+		f.err = ErrClosed
+		close(f.done)
+		return f
+	}
+	h.fills[key] = f
+	h.work.Go(func() {
+		begin := time.Now()
+		f.err = h.read(srv, caps, key)
+		e := trace.Event{Kind: trace.CatalogFill, Server: srv.Name, Provision: time.Since(begin)}
+		if f.err != nil && h.life.Err() == nil {
+			e.Err = f.err.Error()
+			if err := h.cfg.Catalog.SetError(key, f.err); err != nil {
+				h.cfg.Log.Warn("catalogue: an error was not stored", "server", srv.Name, "err", err)
+			}
+			h.cfg.Log.Warn("catalogue: server not read", "server", srv.Name, "err", f.err)
+		}
+		h.cfg.Recorder.Record(e)
+		h.mu.Lock()
+		delete(h.fills, key)
+		h.mu.Unlock()
+		close(f.done)
+	})
+	return f
+}
+
+// read starts a sandbox on nobody's behalf and stores what it offers.
+func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
+	if srv.Spec == nil {
+		return fmt.Errorf("server %q cannot be started: %s", srv.Name, srv.Unready)
+	}
+	select {
+	case h.slot <- struct{}{}:
+	case <-h.life.Done():
+		return ErrClosed
+	}
+	free := time.AfterFunc(slotHold, func() { <-h.slot })
+	defer func() {
+		if free.Stop() {
+			<-h.slot
+		}
+	}()
+	ctx, cancel := context.WithTimeout(h.life, srv.Spec.StartTimeout+fillGrace)
+	defer cancel()
+	session := catalogSession + srv.Name + "-" + key.Fingerprint
+	defer h.cfg.Sandboxes.EndSession("", session)
+	lease, err := h.cfg.Sandboxes.Acquire(ctx, sandbox.Demand{
+		Session: session, Spec: srv.Spec, Cause: trace.Catalog, Handler: reader{},
+		Client: sandbox.Client{Version: Latest, Capabilities: caps, Info: h.clientInfo()},
+	})
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	e, err := catalog.Fetch(ctx, lease.Conn(), key, lease.Init(), catalog.Bounds{})
+	if err != nil {
+		return lease.Explain(err)
+	}
+	_, err = h.cfg.Catalog.Put(e)
+	return err
+}
+
+func (h *Hub) clientInfo() []byte {
+	return []byte(`{"name":"specbox","version":` + string(wire.Quote(h.cfg.Version)) + `}`)
+}
+
+// A reader answers servers that ask for something while they are only read.
+type reader struct{}
+
+func (reader) Notified(*wire.Conn, wire.Message) {}
+
+func (reader) Requested(c *wire.Conn, m wire.Message) {
+	if m.Method == "roots/list" {
+		_ = c.Respond(m.ID, wire.Reply{Result: []byte(`{"roots":[]}`)})
+		return
+	}
+	_ = c.Respond(m.ID, wire.Fail(wire.CodeInternal, "nobody is there to answer %s: the catalogue is being read", m.Method))
+}
+
+// complete waits, at most for bound, until what the view lacks has been read,
+// and reports whether there may be more to see.
+func (s *Session) complete(ctx context.Context, v view, bound time.Duration) bool {
+	var waits []*fill
+	for _, member := range v.Missing() {
+		srv := s.hub.Server(s.tenant, member.Server)
+		if srv == nil || srv.Spec == nil {
+			continue
+		}
+		waits = append(waits, s.hub.startFill(srv, none))
+	}
+	for _, member := range v.Inexact() {
+		srv := s.hub.Server(s.tenant, member.Server)
+		if srv == nil || srv.Spec == nil || srv.Spec.Scope != config.PerSession {
+			continue
+		}
+		waits = append(waits, s.hub.startFill(srv, s.caps))
+	}
+	if len(waits) == 0 {
+		return false
+	}
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	for _, f := range waits {
+		select {
+		case <-f.done:
+		case <-timer.C:
+			return true
+		case <-ctx.Done():
+			return true
+		}
+	}
+	return true
+}
+
+// relist reads the lists of a server again, through the sandbox that said they
+// have changed, and stores them for its tenant. The fingerprint is that of the
+// sandbox's client, "" where it has no capabilities. What is announced while it
+// reads makes it read once more.
+func (h *Hub) relist(c *wire.Conn, srv *Server, tenant, fingerprint string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, running := h.refetch[c]; running {
+		h.refetch[c] = true
+		return
+	}
+	if h.closed {
+		return
+	}
+	h.refetch[c] = false
+	key := h.key(srv, none)
+	key.Tenant = tenant
+	if fingerprint != "" {
+		key.Fingerprint = fingerprint
+	}
+	h.work.Go(func() {
+		for more := true; more; {
+			h.reread(c, key)
+			h.mu.Lock()
+			if more = h.refetch[c]; more {
+				h.refetch[c] = false
+			} else {
+				delete(h.refetch, c)
+			}
+			h.mu.Unlock()
+		}
+	})
+}
+
+func (h *Hub) reread(c *wire.Conn, key catalog.Key) {
+	ctx, cancel := context.WithTimeout(h.life, fillGrace)
+	defer cancel()
+	old, _ := h.cfg.Catalog.Lookup(key)
+	var init []byte
+	if old != nil {
+		init = old.Init
+	}
+	e, err := catalog.Fetch(ctx, c, key, init, catalog.Bounds{})
+	if err == nil {
+		_, err = h.cfg.Catalog.Put(e)
+	}
+	if err != nil && c.Err() == nil && h.life.Err() == nil {
+		h.cfg.Log.Warn("catalogue: lists that have changed were not read", "server", key.Server, "err", err)
+	}
+}
