@@ -370,3 +370,19 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestRuns(t *testing.T) {
+	c, _ := parse(t, `
+servers:
+  a: {command: npx, args: [-y, "pkg name", "", "${S}", --token, hunter2hunter2]}
+  b: {url: "https://x.example.com/mcp?key=hunter2", network: all}
+  c: {command: x, network: [b.example.com, "a.example.com:1"]}`, "S=secret")
+	for i, want := range []string{`npx -y "pkg name" "" ${S} --token •••`, "https://x.example.com/mcp?hidden", "x"} {
+		if got := c.Servers[i].Runs(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if got := c.Servers[2].Network.String(); got != "b.example.com, a.example.com:1" {
+		t.Error(got)
+	}
+}

@@ -54,9 +54,12 @@ func (b *serverReader) policyFields() map[string]field {
 		"except":            func(m member) { b.patterns(m, &s.Except) },
 		"prefix":            b.readPrefix,
 		"trust_annotations": flag(&s.TrustAnnotations),
-		"state":             local(func(m member) { s.KeepState = b.oneOf(m, "private", "kept") == "kept" }),
-		"stop_on_cancel":    flag(&s.StopOnCancel),
-		"install_scripts":   local(flag(&s.InstallScripts)),
+		"state": local(func(m member) {
+			s.KeepState = b.oneOf(m, "private", "kept") == "kept"
+			s.StateSet = true
+		}),
+		"stop_on_cancel":  flag(&s.StopOnCancel),
+		"install_scripts": local(flag(&s.InstallScripts)),
 	}
 }
 

@@ -99,6 +99,33 @@ func redactURL(s string) string {
 // String returns the server's name. That is all that %v prints of it.
 func (s Server) String() string { return s.Name }
 
+// Runs returns what the server runs on one line, as [Server.Redacted] shows it:
+// the command with its arguments, or the URL.
+func (s *Server) Runs() string {
+	c := s.Redacted()
+	if c.URL != "" {
+		return c.URL
+	}
+	words := append([]string{c.Command}, c.Args...)
+	for i, w := range words {
+		if w == "" || strings.ContainsAny(w, " \t\r\n\"'\\|&;<>*?") {
+			words[i] = fmt.Sprintf("%q", w)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// String returns "none", "all", or the hosts with commas between them.
+func (n Network) String() string {
+	switch {
+	case n.All:
+		return "all"
+	case len(n.Hosts) == 0:
+		return "none"
+	}
+	return strings.Join(n.Hosts, ", ")
+}
+
 // GoString returns what String does: %#v prints no secret either.
 func (s Server) GoString() string { return "config.Server(" + s.Name + ")" }
 
