@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/specbox/specbox/catalog"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/trace"
 	"github.com/specbox/specbox/wire"
@@ -85,7 +87,7 @@ func (s *Session) guess(v view) (server string, ok bool) {
 
 func (s *Session) target(server, own string, params []byte, ok bool, path []string, code int, what, name string) (target, *wire.Reply) {
 	if !ok {
-		r := wire.Fail(code, "unknown %s %q", what, name)
+		r := wire.Fail(code, "unknown %s %q%s", what, name, s.unread())
 		return target{}, &r
 	}
 	srv := s.hub.Server(s.tenant, server)
@@ -97,6 +99,21 @@ func (s *Session) target(server, own string, params []byte, ok bool, path []stri
 		params = wire.Replace(params, wire.Quote(own), path...)
 	}
 	return target{server: srv, own: own, params: params}, nil
+}
+
+// unread says which servers the name may belong to that could not be read.
+func (s *Session) unread() string {
+	var out strings.Builder
+	for _, m := range s.view().Missing() {
+		why := "it is being read for the first time"
+		if srv := s.hub.Server(s.tenant, m.Server); srv != nil && srv.Spec == nil {
+			why = srv.Unready
+		} else if e, _ := s.hub.cfg.Catalog.Lookup(catalog.Key{Tenant: s.tenant, Server: m.Server, Hash: m.Hash, Fingerprint: s.fingerprint}); e != nil && e.Err != "" {
+			why = e.Err
+		}
+		fmt.Fprintf(&out, "; the tools of %q are not known: %s", m.Server, why)
+	}
+	return out.String()
 }
 
 // A call is a request under way.

@@ -146,6 +146,10 @@ func (h *Hub) startFill(srv *Server, caps []byte) *fill {
 		h.cfg.Recorder.Record(e)
 		h.mu.Lock()
 		delete(h.fills, key)
+		delete(h.failed, key)
+		if f.err != nil {
+			h.failed[key] = time.Now()
+		}
 		h.mu.Unlock()
 		close(f.done)
 	})
@@ -209,20 +213,25 @@ func (reader) Requested(c *wire.Conn, m wire.Message) {
 // and reports whether there may be more to see.
 func (s *Session) complete(ctx context.Context, v view, bound time.Duration) bool {
 	var waits []*fill
-	for _, member := range v.Missing() {
-		srv := s.hub.Server(s.tenant, member.Server)
-		if srv == nil || srv.Spec == nil {
-			continue
+	need := func(members []catalog.Member, caps []byte) {
+		for _, m := range members {
+			srv := s.hub.Server(s.tenant, m.Server)
+			if srv == nil || srv.Spec == nil {
+				continue
+			}
+			switch since, failed := s.hub.failedSince(s.hub.key(srv, caps)); {
+			case !failed:
+				waits = append(waits, s.hub.startFill(srv, caps))
+			case since > retryFill: // nobody waits for it again
+				s.hub.startFill(srv, caps)
+			}
 		}
-		waits = append(waits, s.hub.startFill(srv, none))
 	}
-	for _, member := range v.Inexact() {
-		srv := s.hub.Server(s.tenant, member.Server)
-		if srv == nil || srv.Spec == nil || srv.Spec.Scope != config.PerSession {
-			continue
-		}
-		waits = append(waits, s.hub.startFill(srv, s.caps))
-	}
+	need(v.Missing(), none)
+	need(slices.DeleteFunc(v.Inexact(), func(m catalog.Member) bool {
+		srv := s.hub.Server(s.tenant, m.Server)
+		return srv == nil || srv.Spec == nil || srv.Spec.Scope != config.PerSession
+	}), s.caps)
 	if len(waits) == 0 {
 		return false
 	}
@@ -238,6 +247,15 @@ func (s *Session) complete(ctx context.Context, v view, bound time.Duration) boo
 		}
 	}
 	return true
+}
+
+// failedSince returns how long ago the reading of an entry failed, if its last
+// one did.
+func (h *Hub) failedSince(key catalog.Key) (time.Duration, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, ok := h.failed[key]
+	return time.Since(at), ok
 }
 
 // relist reads the lists of a server again, through the sandbox that said they

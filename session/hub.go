@@ -69,7 +69,8 @@ type Hub struct {
 	mu       sync.Mutex
 	servers  []*Server
 	sessions map[*Session]struct{}
-	fills    map[catalog.Key]*fill
+	fills    map[catalog.Key]*fill     // under way
+	failed   map[catalog.Key]time.Time // when the last one failed
 	refetch  map[*wire.Conn]bool // under way; true: once more
 	closed   bool
 }
@@ -93,6 +94,7 @@ func New(cfg Config) *Hub {
 		slot:     make(chan struct{}, max(1, cfg.Fills)),
 		sessions: map[*Session]struct{}{},
 		fills:    map[catalog.Key]*fill{},
+		failed:   map[catalog.Key]time.Time{},
 		refetch:  map[*wire.Conn]bool{},
 	}
 	h.life, h.end = context.WithCancel(context.Background())
