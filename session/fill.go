@@ -174,7 +174,7 @@ func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
 	}()
 	ctx, cancel := context.WithTimeout(h.life, srv.Spec.StartTimeout+fillGrace)
 	defer cancel()
-	session := catalogSession + srv.Name + "-" + key.Fingerprint
+	session := catalogSession + NewID()
 	defer h.cfg.Sandboxes.EndSession("", session)
 	lease, err := h.cfg.Sandboxes.Acquire(ctx, sandbox.Demand{
 		Session: session, Spec: srv.Spec, Cause: trace.Catalog, Handler: reader{},

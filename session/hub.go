@@ -71,7 +71,7 @@ type Hub struct {
 	sessions map[*Session]struct{}
 	fills    map[catalog.Key]*fill     // under way
 	failed   map[catalog.Key]time.Time // when the last one failed
-	refetch  map[*wire.Conn]bool // under way; true: once more
+	refetch  map[*wire.Conn]bool       // under way; true: once more
 	closed   bool
 }
 
