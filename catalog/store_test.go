@@ -215,7 +215,9 @@ func TestOrderAloneIsNoChange(t *testing.T) {
 func TestWatchersSeeChanges(t *testing.T) {
 	s := open(t, t.TempDir())
 	var got []string
-	stop := s.Watch(func(c catalog.Change) { got = append(got, fmt.Sprintf("%s/%s %v", c.Key.Tenant, c.Key.Server, c.Lists)) })
+	stop := s.Watch(func(c catalog.Change) {
+		got = append(got, fmt.Sprintf("%s/%s %v", c.Key.Tenant, c.Key.Server, c.Lists))
+	})
 	k := offer("x").Key
 	put(t, s, offer("x", "a"))
 	put(t, s, offer("x", "a"))
