@@ -1,0 +1,51 @@
+# The two commands of a newcomer: make demo, make test. Both set up what they
+# need on a fresh Debian or Ubuntu with Go, Node.js and Python.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+.PHONY: help
+help: ## Say what there is to make
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.PHONY: demo
+demo: needs build ## Install six real servers and show SpecBox with them
+	@go run ./servers/install $$(bin/specbox demo --names)
+	@bin/specbox demo
+
+.PHONY: test
+test: needs lint servers ## Install what the tests need, and run all checks and tests
+	go test -race -shuffle=on -timeout 40m ./...
+
+.PHONY: build
+build: ## Build bin/specbox, one static program
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/specbox ./cmd/specbox
+
+.PHONY: lint
+lint: ## gofmt, vet, staticcheck, govulncheck
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	  if [ -n "$$unformatted" ]; then echo "gofmt -w $$unformatted"; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	@.ci/vulnerabilities $(GOVULNCHECK)
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: servers
+servers: ## Install the real servers that tests and demo run, into .cache/servers
+	@go run ./servers/install
+
+.PHONY: needs
+needs: ## Install the system's packages that are missing
+	@.ci/needs
+
+.PHONY: clean
+clean: ## Remove what was built and installed here
+	rm -rf bin .cache
