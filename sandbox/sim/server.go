@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -100,6 +101,9 @@ func (p *Peer) Server() string { return p.i.server }
 // Die ends the server as a crash does.
 func (p *Peer) Die(exit string) { p.i.die(exit) }
 
+// Stderr returns the server's stderr.
+func (p *Peer) Stderr() io.Writer { return p.i.stderr }
+
 // Say prints a line on the server's stderr.
 func (p *Peer) Say(line string) { say(p.i.stderr, line) }
 
@@ -146,6 +150,7 @@ func (p *Peer) send(parts ...[]byte) {
 	select {
 	case p.i.toClient <- raw:
 	case <-p.i.ctx.Done():
+	case <-p.i.cut:
 	}
 }
 

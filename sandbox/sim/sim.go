@@ -170,14 +170,17 @@ type instance struct {
 	stderr io.Writer
 
 	toServer, toClient chan []byte
+	cut                chan struct{} // closed when the client has closed its transport
 
 	ctx    context.Context // the life of the instance
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	dying  *time.Timer
-	close  func() error
+	closed chan struct{} // closed when Close is done
 
 	mu      sync.Mutex
+	closing bool
+	isCut   bool
 	exit    string
 	calls   int
 	state   int // of the tool "count"
@@ -190,10 +193,9 @@ func start(b *Backend, id string, spec *sandbox.Spec, l Life, stderr io.Writer) 
 	i := &instance{
 		b: b, id: id, server: spec.Server, life: l, limit: cmp.Or(spec.Limit, wire.DefaultLimit), born: time.Now(), stderr: stderr,
 		toServer: make(chan []byte), toClient: make(chan []byte),
-		pending: map[string]context.CancelFunc{}, asked: map[string]chan wire.Message{},
+		pending: map[string]context.CancelFunc{}, asked: map[string]chan wire.Message{}, closed: make(chan struct{}), cut: make(chan struct{}),
 	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
-	i.close = sync.OnceValue(i.end)
 	if l.Dies > 0 {
 		i.dying = time.AfterFunc(l.Dies, func() { i.die(cmp.Or(l.Exit, "exit status 1")) })
 	}
@@ -217,7 +219,17 @@ func (i *instance) die(exit string) {
 	}
 }
 
-func (i *instance) end() error {
+// Close implements [sandbox.Instance].
+func (i *instance) Close() error {
+	i.mu.Lock()
+	first := !i.closing
+	i.closing = true
+	i.mu.Unlock()
+	if !first {
+		<-i.closed // no sync.Once: time would stand still in a bubble while one waits for it
+		return nil
+	}
+	defer close(i.closed)
 	_ = pause(i.ctx, i.life.Close)
 	i.mu.Lock()
 	if i.exit == "" {
@@ -232,9 +244,6 @@ func (i *instance) end() error {
 	i.b.gone(i.id)
 	return nil
 }
-
-// Close implements [sandbox.Instance].
-func (i *instance) Close() error { return i.close() }
 
 // Transport implements [sandbox.Instance].
 func (i *instance) Transport() wire.Transport { return transport{i} }
@@ -267,6 +276,8 @@ func (t transport) Read() ([]byte, error) {
 		return raw, nil
 	case <-t.i.ctx.Done():
 		return nil, io.EOF
+	case <-t.i.cut:
+		return nil, io.EOF
 	}
 }
 
@@ -276,11 +287,19 @@ func (t transport) Write(parts ...[]byte) error {
 		return nil
 	case <-t.i.ctx.Done():
 		return io.ErrClosedPipe
+	case <-t.i.cut:
+		return io.ErrClosedPipe
 	}
 }
 
-// Close is EOF to the server: a well-behaved one ends.
+// Close is EOF to the server: one that takes no time to stop ends.
 func (t transport) Close() error {
+	t.i.mu.Lock()
+	if !t.i.isCut {
+		t.i.isCut = true
+		close(t.i.cut)
+	}
+	t.i.mu.Unlock()
 	if t.i.life.Close == 0 {
 		t.i.die("exit status 0")
 	}

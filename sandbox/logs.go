@@ -1,0 +1,188 @@
+package sandbox
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	maxLine  = 4 << 10 // bytes of one line of stderr; the rest of it is dropped
+	maxLines = 1000    // of one server of one tenant
+	maxLogs  = 1024    // servers of tenants; then the one that was silent longest is forgotten
+	maxTail  = 8       // lines that stand in an error
+	maxWords = 300     // bytes of each of them
+	maxNoise = 10      // events of noise of one sandbox
+)
+
+// NoisePrefix begins the lines that a backend hands to a sandbox's stderr
+// though the server printed them on stdout, between its messages.
+const NoisePrefix = "stdout: "
+
+// A LogLine is one line that a server printed.
+type LogLine struct {
+	Time    time.Time `json:"time"`
+	Sandbox string    `json:"sandbox"`
+	Text    string    `json:"text"`
+}
+
+type logKey struct{ tenant, server string }
+
+// logs keep the last lines of every server. They are safe for concurrent use.
+type logs struct {
+	mu    sync.Mutex
+	rings map[logKey]*ring
+}
+
+// A ring holds the last lines.
+type ring struct {
+	lines []LogLine
+	next  int // where the next line goes, once lines is full
+	last  time.Time
+}
+
+func (l *logs) add(key logKey, line LogLine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.rings[key]
+	if r == nil {
+		if len(l.rings) >= maxLogs {
+			l.forgetOldest()
+		}
+		if l.rings == nil {
+			l.rings = map[logKey]*ring{}
+		}
+		r = &ring{}
+		l.rings[key] = r
+	}
+	r.last = line.Time
+	if len(r.lines) < maxLines {
+		r.lines = append(r.lines, line)
+		return
+	}
+	r.lines[r.next] = line
+	r.next = (r.next + 1) % maxLines
+}
+
+func (l *logs) forgetOldest() {
+	var oldest logKey
+	var t time.Time
+	for key, r := range l.rings {
+		if t.IsZero() || r.last.Before(t) {
+			oldest, t = key, r.last
+		}
+	}
+	delete(l.rings, oldest)
+}
+
+func (l *logs) get(key logKey) []LogLine {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.rings[key]
+	if r == nil {
+		return nil
+	}
+	return slices.Concat(r.lines[r.next:], r.lines[:r.next])
+}
+
+// stderr is the writer that a sandbox's server prints to. It cuts lines, hides
+// secrets, and keeps the tail. It is safe for concurrent use.
+type stderr struct {
+	line func(string) // called with each line
+
+	mu      sync.Mutex
+	secrets *strings.Replacer
+	part    []byte // the line that has not ended yet
+	tail    []string
+}
+
+// secretNames are parts of the names of variables that hold secrets.
+var secretNames = []string{"KEY", "TOKEN", "SECRET", "PASS", "PWD", "CRED", "AUTH", "COOKIE", "DSN", "DATABASE_URL"}
+
+// newStderr returns a writer that replaces the values of spec that look like
+// secrets: headers, and variables by their names.
+func newStderr(spec *Spec, line func(string)) *stderr {
+	const short = 6 // shorter values would blot out ordinary words
+	var pairs []string
+	hide := func(v string) {
+		if len(v) >= short {
+			pairs = append(pairs, v, "***")
+		}
+	}
+	for _, v := range spec.Headers {
+		hide(v)
+		if _, token, ok := strings.Cut(v, " "); ok { // "Bearer …"
+			hide(token)
+		}
+	}
+	for name, v := range spec.Env {
+		upper := strings.ToUpper(name)
+		if slices.ContainsFunc(secretNames, func(s string) bool { return strings.Contains(upper, s) }) {
+			hide(v)
+		}
+	}
+	return &stderr{line: line, secrets: strings.NewReplacer(pairs...)}
+}
+
+// Write takes output in pieces of any size.
+func (w *stderr) Write(p []byte) (int, error) {
+	var lines []string
+	w.mu.Lock()
+	n := len(p)
+	for len(p) > 0 {
+		end := bytes.IndexByte(p, '\n')
+		piece := p
+		if end >= 0 {
+			piece = p[:end]
+		}
+		w.part = append(w.part, piece[:min(len(piece), max(0, maxLine-len(w.part)))]...)
+		if end < 0 {
+			break
+		}
+		lines = w.flush(lines)
+		p = p[end+1:]
+	}
+	w.mu.Unlock()
+	for _, text := range lines {
+		w.line(text)
+	}
+	return n, nil
+}
+
+// flush appends the line that has ended to lines, unless it is empty.
+func (w *stderr) flush(lines []string) []string {
+	text := strings.TrimRight(strings.ToValidUTF8(string(w.part), "\uFFFD"), " \t\r")
+	w.part = w.part[:0]
+	if text == "" {
+		return lines
+	}
+	text = w.secrets.Replace(text)
+	w.tail = append(w.tail, text)
+	if len(w.tail) > maxTail {
+		w.tail = slices.Delete(w.tail, 0, len(w.tail)-maxTail)
+	}
+	return append(lines, text)
+}
+
+// end takes what was printed last as a line, though it did not end.
+func (w *stderr) end() {
+	_, _ = w.Write([]byte("\n")) // it has no errors
+}
+
+// last returns the last lines, cut to what an error may hold.
+func (w *stderr) last() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := slices.Clone(w.tail)
+	if part := strings.TrimSpace(string(w.part)); part != "" {
+		out = append(out, w.secrets.Replace(strings.ToValidUTF8(part, "\uFFFD")))
+	}
+	for i, s := range out {
+		if len(s) > maxWords {
+			out[i] = strings.ToValidUTF8(s[:maxWords], "") + "…"
+		}
+	}
+	return out
+}

@@ -1,0 +1,395 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/trace"
+	"github.com/specbox/specbox/wire"
+)
+
+// A Config configures a [Manager].
+type Config struct {
+	Backends  map[config.Isolation]Backend
+	Recorder  trace.Recorder            // nil means trace.Discard
+	Log       *slog.Logger              // nil means none
+	Sandboxes int                       // alive at once, all tenants; default 64
+	Starts    int                       // under way at once; default the number of cores, at least 2
+	Quota     func(tenant string) Quota // called concurrently; nil means that no tenant has one
+	Wait      time.Duration             // how long a call waits for room in the budgets; default 30 s
+	Info      []byte                    // clientInfo that sandboxes are told that sessions share; default SpecBox's name
+}
+
+// A Quota bounds what one tenant may have. Sandboxes of scope shared count for
+// no tenant.
+type Quota struct {
+	Sandboxes int   // alive at once; 0 means no limit
+	Memory    int64 // bytes in use by all of them; 0 means no limit
+}
+
+// A Client is what the handshake presents to a server. Empty fields mean the
+// newest revision that has a handshake, no capabilities, and SpecBox's name.
+type Client struct {
+	Version      string
+	Capabilities []byte // JSON object
+	Info         []byte // JSON object
+}
+
+// A Demand says what a call needs.
+type Demand struct {
+	Tenant  string
+	Session string
+	Spec    *Spec
+	// Client is presented to a sandbox of scope session. One that sessions
+	// share is told the version alone: no capabilities, so that it never asks
+	// one session's client what concerns another's.
+	Client Client
+	// Handler takes what the server sends on its own accord, from the
+	// handshake on. The sandbox keeps the handler of the call that had it
+	// started: for a sandbox that sessions share it must outlive the session.
+	Handler wire.Handler
+	Cause   trace.Cause // "" means trace.Demand; a catalogue's starts wait behind those of calls
+}
+
+// A Manager starts sandboxes, lends them out, and takes them down. It is safe
+// for concurrent use.
+type Manager struct {
+	cfg  Config
+	logs logs
+	work sync.WaitGroup // every goroutine of a box
+	ran  atomic.Bool
+	look chan struct{} // the keeper should look again
+
+	mu sync.Mutex
+	s  state
+}
+
+// New returns a Manager. It starts nothing: sandboxes are looked after while
+// [Manager.Run] runs.
+func New(cfg Config) (*Manager, error) {
+	if len(cfg.Backends) == 0 {
+		return nil, errors.New("sandbox: no backends are configured")
+	}
+	if cfg.Sandboxes < 0 || cfg.Starts < 0 || cfg.Wait < 0 {
+		return nil, fmt.Errorf("sandbox: limits must not be negative: sandboxes %d, starts %d, wait %v", cfg.Sandboxes, cfg.Starts, cfg.Wait)
+	}
+	cfg.Sandboxes = cmp.Or(cfg.Sandboxes, 64)
+	cfg.Starts = cmp.Or(cfg.Starts, max(2, runtime.NumCPU()))
+	cfg.Wait = cmp.Or(cfg.Wait, 30*time.Second)
+	cfg.Backends = maps.Clone(cfg.Backends)
+	if cfg.Recorder == nil {
+		cfg.Recorder = trace.Discard
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Quota == nil {
+		cfg.Quota = func(string) Quota { return Quota{} }
+	}
+	if cfg.Info == nil {
+		cfg.Info = []byte(`{"name":"specbox","version":"0"}`)
+	}
+	m := &Manager{cfg: cfg, look: make(chan struct{}, 1)}
+	m.s = state{
+		max: cfg.Sandboxes, maxStarts: cfg.Starts,
+		boxes: map[*box]struct{}{}, bound: map[binding]*box{}, holdings: map[owner]*holding{},
+		failures: map[failKey]*failure{}, ended: map[[2]string]struct{}{}, footprints: map[failKey]int64{},
+		begin: func(ctx context.Context, b *box) { m.work.Go(func() { m.live(ctx, b) }) },
+	}
+	return m, nil
+}
+
+// update changes the state, and does what follows from the change. The func
+// must not block.
+func (m *Manager) update(f func(s *state, now time.Time)) {
+	now := time.Now()
+	m.mu.Lock()
+	f(&m.s, now)
+	m.s.schedule(now)
+	wake := m.s.wake
+	m.s.wake = false
+	m.mu.Unlock()
+	if wake {
+		select {
+		case m.look <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// sampleEvery is how often memory is looked at where a quota bounds it.
+const sampleEvery = 3 * time.Second
+
+// Run looks after the sandboxes until ctx ends. Then it takes all of them down
+// at once; when it returns nothing of the manager is alive, and it was the
+// backends' Close that took the time. It returns nil, or an error when it is
+// called again.
+func (m *Manager) Run(ctx context.Context) error {
+	if m.ran.Swap(true) {
+		return errors.New("sandbox: the manager has run already")
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		m.sample(func(b *box) bool { return m.s.holding(b.owner).quota.Memory > 0 })
+		var next time.Time
+		m.update(func(s *state, now time.Time) {
+			s.sweep(now)
+			next = s.planned
+		})
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-timer.C:
+		case <-m.look:
+		case <-ctx.Done():
+		}
+	}
+	m.update(func(s *state, now time.Time) {
+		s.closed = true
+		for b := range s.boxes {
+			s.stop(b, ReasonShutdown, ErrClosed, now)
+		}
+	})
+	m.work.Wait()
+	return nil
+}
+
+// sample looks at what the boxes that match use; match is called under the
+// lock, the backends are not.
+func (m *Manager) sample(match func(*box) bool) {
+	insts := map[*box]Instance{}
+	m.update(func(s *state, _ time.Time) {
+		for b := range s.boxes {
+			if b.inst != nil && match(b) {
+				insts[b] = b.inst
+			}
+		}
+	})
+	if len(insts) == 0 {
+		return
+	}
+	usage := map[*box]Usage{}
+	for b, inst := range insts {
+		usage[b] = inst.Usage()
+	}
+	m.update(func(s *state, _ time.Time) {
+		for b, u := range usage {
+			s.used(b, u)
+		}
+	})
+}
+
+// Acquire returns a lease of a sandbox for one call: of the one that is there,
+// or of one that is started for it. Calls that need the same sandbox share it,
+// and its start. It fails with a [*StartError], a [*QuotaError], ErrClosed,
+// ErrSessionEnded, or the cause of ctx; a start under way then goes on, for the
+// next call.
+func (m *Manager) Acquire(ctx context.Context, d Demand) (*Lease, error) {
+	begun := time.Now()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	d.Cause = cmp.Or(d.Cause, trace.Demand)
+	key := m.binding(&d)
+	var (
+		b       *box
+		outcome trace.Outcome
+		err     error
+		fresh   bool
+	)
+	join := func(next *box) {
+		m.update(func(s *state, now time.Time) {
+			if next != nil {
+				s.holding(next.owner).quota = next.quota
+			}
+			b, outcome, err = s.join(key, &d, next, now)
+			if outcome == trace.Warm {
+				fresh, b.fresh = b.fresh, false
+			}
+		})
+	}
+	join(nil)
+	if b == nil && err == nil {
+		var next *box
+		if next, err = m.prepare(key, d); err != nil {
+			return nil, err
+		}
+		join(next)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if outcome != trace.Warm {
+		if err := m.await(ctx, b); err != nil {
+			return nil, err
+		}
+		m.update(func(*state, time.Time) { fresh, b.fresh = b.fresh, false })
+	}
+	return &Lease{m: m, b: b, outcome: outcome, provision: time.Since(begun), fresh: fresh}, nil
+}
+
+func (m *Manager) binding(d *Demand) binding {
+	key := binding{owner: owner{tenant: d.Tenant}, server: d.Spec.Server, hash: d.Spec.Hash}
+	switch d.Spec.Scope {
+	case config.PerTenant:
+		key.version = cmp.Or(d.Client.Version, newest)
+	case config.Shared:
+		key.owner = owner{shared: true}
+		key.version = cmp.Or(d.Client.Version, newest)
+	default:
+		key.session = d.Session
+	}
+	return key
+}
+
+// newest is the last revision of the protocol that has a handshake.
+const newest = "2025-11-25"
+
+// prepare makes the box that a demand needs. It is not part of the state yet.
+func (m *Manager) prepare(key binding, d Demand) (*box, error) {
+	backend := m.cfg.Backends[d.Spec.Isolation]
+	if backend == nil {
+		return nil, fmt.Errorf("server %q: isolation %q is not available here; there is %v",
+			d.Spec.Server, d.Spec.Isolation, slices.Sorted(maps.Keys(m.cfg.Backends)))
+	}
+	b := &box{
+		id: newID(d.Spec.Server), binding: key, demand: d, backend: backend, rank: rank(d.Cause),
+		admitted: make(chan struct{}), born: make(chan struct{}), gone: make(chan struct{}),
+	}
+	if d.Spec.Scope == config.PerTenant || d.Spec.Scope == config.Shared {
+		b.params = handshake(Client{Version: key.version, Info: m.cfg.Info})
+	} else {
+		if d.Client.Info == nil {
+			d.Client.Info = m.cfg.Info
+		}
+		b.params = handshake(d.Client)
+	}
+	if !key.shared {
+		b.quota = m.cfg.Quota(d.Tenant)
+	}
+	if b.quota.Memory > 0 {
+		m.sample(func(o *box) bool { return o.owner == b.owner })
+	}
+	var noise atomic.Int32
+	b.stderr = newStderr(d.Spec, func(text string) {
+		now := time.Now()
+		m.logs.add(logKey{key.tenant, key.server}, LogLine{Time: now, Sandbox: b.id, Text: text})
+		if junk, ok := strings.CutPrefix(text, NoisePrefix); ok && noise.Add(1) <= maxNoise {
+			e := m.event(b, trace.Noise)
+			e.Time, e.Detail = now, junk
+			m.cfg.Recorder.Record(e)
+		}
+	})
+	return b, nil
+}
+
+// newID returns an id that no other sandbox has, in any SpecBox.
+func newID(server string) string {
+	const longest = 24
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, server)
+	var random [6]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	return name[:min(len(name), longest)] + "-" + hex.EncodeToString(random[:])
+}
+
+func handshake(c Client) []byte {
+	caps, info := c.Capabilities, c.Info
+	if caps == nil {
+		caps = []byte("{}")
+	}
+	return fmt.Appendf(nil, `{"protocolVersion":%s,"capabilities":%s,"clientInfo":%s}`, wire.Quote(cmp.Or(c.Version, newest)), caps, info)
+}
+
+// await waits until b is born, with the lease of the call that waits.
+func (m *Manager) await(ctx context.Context, b *box) error {
+	begun := time.Now()
+	room := time.NewTimer(m.cfg.Wait)
+	defer room.Stop()
+	admitted := b.admitted
+	for {
+		select {
+		case <-b.born:
+			return b.err
+		case <-admitted:
+			admitted = nil
+			room.Stop()
+		case <-room.C:
+			var err error
+			m.update(func(s *state, now time.Time) {
+				if b.state == Waiting && b.err == nil {
+					err = s.noRoom(b, now.Sub(begun))
+					s.leave(b, now)
+				}
+			})
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			m.update(func(s *state, now time.Time) { s.leave(b, now) })
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Stop stops the sandboxes whose status matches, and waits until they are gone
+// or ctx ends. It returns how many there were. Calls that use them fail.
+func (m *Manager) Stop(ctx context.Context, match func(Status) bool) (int, error) {
+	wanted := map[string]bool{}
+	for _, st := range m.List() {
+		wanted[st.ID] = match(st)
+	}
+	var stopped []*box
+	m.update(func(s *state, now time.Time) {
+		for b := range s.boxes {
+			if wanted[b.id] {
+				stopped = append(stopped, b)
+				s.stop(b, ReasonOperator, fmt.Errorf("server %q was stopped by the operator during its start", b.server), now)
+			}
+		}
+	})
+	for _, b := range stopped {
+		select {
+		case <-b.gone:
+		case <-ctx.Done():
+			return len(stopped), fmt.Errorf("server %q, sandbox %s, is still being stopped: %w", b.server, b.id, context.Cause(ctx))
+		}
+	}
+	return len(stopped), nil
+}
+
+// EndSession stops the sandboxes of a session, which will not come back. It
+// returns at once; calls of the session fail.
+func (m *Manager) EndSession(tenant, session string) {
+	m.update(func(s *state, now time.Time) { s.end(tenant, session, now) })
+}
+
+// Logs returns what a server of a tenant printed besides its messages, oldest
+// first: the last lines, also of sandboxes that are gone. What sandboxes of
+// scope shared print belongs to the tenant "".
+func (m *Manager) Logs(tenant, server string) []LogLine {
+	return m.logs.get(logKey{tenant, server})
+}

@@ -1,0 +1,102 @@
+package sandbox
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/trace"
+	"github.com/specbox/specbox/wire"
+)
+
+// A Status is a snapshot of one sandbox.
+type Status struct {
+	ID      string
+	Server  string
+	Hash    string // of the configuration that it runs
+	Tenant  string // "" for scope shared
+	Session string // "" where sessions share it
+	Scope   config.Scope
+	Backend config.Isolation
+	State   State
+	Cause   trace.Cause
+	PID     int   // 0 where the backend has none
+	Memory  int64 // bytes in use
+	Peak    int64
+	Since   time.Time // when its State began
+	Uses    int       // calls under way, or waiting for it
+	Idle    time.Time // since when no call uses it; zero if one does
+}
+
+// List returns all sandboxes, those that wait for their start included, oldest
+// state first.
+func (m *Manager) List() []Status {
+	m.sample(func(*box) bool { return true })
+	var out []Status
+	m.update(func(s *state, _ time.Time) {
+		for b := range s.boxes {
+			st := Status{
+				ID: b.id, Server: b.server, Hash: b.hash, Tenant: b.tenant, Session: b.session, Scope: cmp.Or(b.demand.Spec.Scope, config.PerSession),
+				Backend: b.demand.Spec.Isolation, State: b.state, Cause: b.demand.Cause,
+				PID: b.usage.PID, Memory: b.usage.Memory, Peak: b.usage.Peak, Since: b.since, Uses: b.uses + b.waiters,
+			}
+			if b.state == Ready && b.uses == 0 {
+				st.Idle = b.idle
+			}
+			out = append(out, st)
+		}
+	})
+	slices.SortFunc(out, func(a, b Status) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID)) })
+	return out
+}
+
+// A Peer is the live connection to one server of a session.
+type Peer struct {
+	Server  string
+	Sandbox string
+	Conn    *wire.Conn
+	Init    []byte // result of initialize; not to be changed
+}
+
+// Live returns the ready sandboxes that belong to one session alone. It starts
+// nothing and keeps nothing alive.
+func (m *Manager) Live(tenant, session string) []Peer {
+	var out []Peer
+	m.update(func(s *state, _ time.Time) {
+		for b := range s.boxes {
+			if b.state == Ready && b.session == session && session != "" && b.owner == (owner{tenant: tenant}) {
+				out = append(out, Peer{Server: b.server, Sandbox: b.id, Conn: b.conn, Init: b.init})
+			}
+		}
+	})
+	slices.SortFunc(out, func(a, b Peer) int { return cmp.Compare(a.Server, b.Server) })
+	return out
+}
+
+// Stats counts sandboxes.
+type Stats struct {
+	States map[State]int
+	Idle   int   // ready, and used by no call
+	Uses   int   // leases
+	Live   int   // count in the budget
+	Limit  int   // of Live
+	Memory int64 // bytes in use when they were last looked at, see [Manager.List]
+}
+
+// Stats returns a snapshot.
+func (m *Manager) Stats() Stats {
+	st := Stats{States: map[State]int{}, Limit: m.cfg.Sandboxes}
+	m.update(func(s *state, _ time.Time) {
+		st.Live = s.live
+		for b := range s.boxes {
+			st.States[b.state]++
+			st.Uses += b.uses
+			st.Memory += b.usage.Memory
+			if b.state == Ready && b.uses == 0 {
+				st.Idle++
+			}
+		}
+	})
+	return st
+}
