@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -23,9 +24,11 @@ const NoisePrefix = "stdout: "
 
 // A LogLine is one line that a server printed.
 type LogLine struct {
-	Time    time.Time `json:"time"`
-	Sandbox string    `json:"sandbox"`
-	Text    string    `json:"text"`
+	Time    time.Time
+	Tenant  string
+	Server  string
+	Sandbox string
+	Text    string
 }
 
 type logKey struct{ tenant, server string }
@@ -34,18 +37,31 @@ type logKey struct{ tenant, server string }
 type logs struct {
 	mu    sync.Mutex
 	rings map[logKey]*ring
+	news  chan struct{} // closed with the next line; nil while nobody waits
 }
 
 // A ring holds the last lines.
 type ring struct {
 	lines []LogLine
 	next  int // where the next line goes, once lines is full
+	total int // lines ever
 	last  time.Time
 }
 
+// since returns the lines that came after the first n, as far as they are kept.
+func (r *ring) since(n int) []LogLine {
+	all := slices.Concat(r.lines[r.next:], r.lines[:r.next])
+	return all[max(0, len(all)-max(0, r.total-n)):]
+}
+
 func (l *logs) add(key logKey, line LogLine) {
+	line.Tenant, line.Server = key.tenant, key.server
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.news != nil {
+		close(l.news)
+		l.news = nil
+	}
 	r := l.rings[key]
 	if r == nil {
 		if len(l.rings) >= maxLogs {
@@ -58,6 +74,7 @@ func (l *logs) add(key logKey, line LogLine) {
 		l.rings[key] = r
 	}
 	r.last = line.Time
+	r.total++
 	if len(r.lines) < maxLines {
 		r.lines = append(r.lines, line)
 		return
@@ -84,7 +101,51 @@ func (l *logs) get(key logKey) []LogLine {
 	if r == nil {
 		return nil
 	}
-	return slices.Concat(r.lines[r.next:], r.lines[:r.next])
+	return r.since(0)
+}
+
+// after returns the lines of a server that came after those counted in seen,
+// which it brings up to date, oldest first, and a channel that is closed with
+// the next line of any server.
+func (l *logs) after(tenant, server string, seen map[logKey]int) ([]LogLine, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []LogLine
+	for key, r := range l.rings {
+		if key.server == server && (tenant == "" || tenant == key.tenant) {
+			out = append(out, r.since(seen[key])...)
+			seen[key] = r.total
+		}
+	}
+	slices.SortStableFunc(out, func(a, b LogLine) int { return a.Time.Compare(b.Time) })
+	if l.news == nil {
+		l.news = make(chan struct{})
+	}
+	return out, l.news
+}
+
+// Follow calls on with the kept lines of a server, oldest first, and then with
+// each new one until ctx ends; without follow it returns after the kept ones.
+// An empty tenant stands for all. It returns the first error of on, and nil
+// when ctx ends.
+func (m *Manager) Follow(ctx context.Context, tenant, server string, follow bool, on func(LogLine) error) error {
+	seen := map[logKey]int{}
+	for {
+		lines, news := m.logs.after(tenant, server, seen)
+		for _, line := range lines {
+			if err := on(line); err != nil {
+				return err
+			}
+		}
+		if !follow {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // stderr is the writer that a sandbox's server prints to. It cuts lines, hides
