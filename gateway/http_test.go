@@ -479,10 +479,10 @@ func TestADepartureIsNoCancellation(t *testing.T) {
 				t.Errorf("a call was cancelled: %v", causes)
 			}
 			<-finished // the call that does not, ended with its session
+			synctest.Wait()
 			if _, causes, closes := srv.last(t).seen(); len(causes) != 1 || !errors.Is(causes[0], gateway.ErrEnded) || closes != 1 {
 				t.Errorf("causes %v, closed %d times", causes, closes)
 			}
-			synctest.Wait()
 			if st := g.Stats(); st != (gateway.Stats{}) {
 				t.Errorf("left behind: %+v", st)
 			}

@@ -21,10 +21,9 @@ type queue struct {
 }
 
 type item struct {
-	data    []byte
-	kind    itemKind
-	written chan struct{} // of a reply: closed when it was written, or never will be
-	answer  answer        // of a reply
+	kind   itemKind
+	data   []byte
+	answer answer // instead of data, of a reply
 }
 
 type itemKind uint8
@@ -33,7 +32,7 @@ const (
 	unknown   itemKind = iota // nobody asked yet
 	kept                      // must not be dropped
 	droppable                 // progress or log
-	reply                     // its sender waits for it, which bounds how many there are
+	reply                     // its sender bounds how many there are
 )
 
 func kindOf(data []byte) itemKind {

@@ -25,15 +25,20 @@ type stdio struct {
 	life  context.Context // ends with the client, or with what it can be told
 	end   context.CancelCauseFunc
 	work  sync.WaitGroup // requests under way, and the writer
+	in    chan input
 	wake  chan struct{}
 
-	c       *conversation // of the reading goroutine alone
-	opening chan struct{} // closed when the initialize under way is answered; nil if there is none
+	c       *conversation // of the reading goroutine alone, as what follows
+	unlink  func() bool   // c's end does not end s any more
+	opening chan answer   // brings the answer to the initialize under way; nil if there is none
 	held    []wire.Message
 
-	mu    sync.Mutex
-	queue queue
-	ended bool // nothing is written any more
+	mu      sync.Mutex
+	queue   queue
+	answers int           // in the queue, or being written
+	bytes   int64         // of them
+	room    chan struct{} // ready when there are fewer
+	ended   bool          // nothing is written any more
 }
 
 // ServeStdio serves one client that writes newline-delimited messages to r and
@@ -45,7 +50,7 @@ type stdio struct {
 // if it is an [io.Closer]. A Read of r that does not end by that, and a Write to
 // w that takes longer than a second, are left behind.
 func (g *Gateway) ServeStdio(ctx context.Context, r io.Reader, w io.Writer, o Opening) error {
-	s := &stdio{g: g, o: o, wake: make(chan struct{}, 1)}
+	s := &stdio{g: g, o: o, in: make(chan input), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	s.o.Tenant = cmp.Or(o.Tenant, DefaultTenant)
 	s.queue = queue{limits: &g.cfg.Limits, dropped: &g.dropped}
 	s.life, s.end = context.WithCancelCause(ctx)
@@ -56,9 +61,7 @@ func (g *Gateway) ServeStdio(ctx context.Context, r io.Reader, w io.Writer, o Op
 		}
 		return nil
 	}
-	s.lines = wire.NewLines(r, w, closeInput, g.cfg.Limits.Body, func([]byte) {
-		s.answer(faultf(0, nil, wire.CodeParse, "a line is not a JSON-RPC message").answer())
-	})
+	s.lines = wire.NewLines(r, w, closeInput, g.cfg.Limits.Body, func(line []byte) { s.bring(input{raw: line}) })
 	writer := make(chan struct{})
 	stopWriter := make(chan struct{})
 	go func() { defer close(writer); s.write(stopWriter) }()
@@ -67,7 +70,11 @@ func (g *Gateway) ServeStdio(ctx context.Context, r io.Reader, w io.Writer, o Op
 	close(stopWriter)
 	select {
 	case <-writer:
-	case <-s.lastWord(err):
+	case <-s.life.Done():
+		select {
+		case <-writer:
+		case <-time.After(time.Second):
+		}
 	}
 	if cause := context.Cause(s.life); cause != nil && !errors.Is(err, io.EOF) {
 		err = cause
@@ -78,35 +85,28 @@ func (g *Gateway) ServeStdio(ctx context.Context, r io.Reader, w io.Writer, o Op
 	return err
 }
 
-// lastWord is ready when a client that does not read has had its time. One that
-// closed its output in order may take all it wants.
-func (s *stdio) lastWord(err error) <-chan time.Time {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return time.After(time.Second)
-}
-
 type input struct {
 	raw []byte
 	err error
 }
 
+// bring hands a line to the reading goroutine. It returns false if that is gone.
+func (s *stdio) bring(i input) bool {
+	select {
+	case s.in <- i:
+		return true
+	case <-s.life.Done():
+		return false
+	}
+}
+
 // read serves what comes in until the input ends.
 func (s *stdio) read() error {
-	in := make(chan input)
 	go func() {
-		for {
+		for more := true; more; {
 			raw, err := s.lines.Read()
-			select {
-			case in <- input{raw, err}:
-			case <-s.life.Done():
-				return
-			}
 			var long *wire.TooLongError
-			if err != nil && !errors.As(err, &long) {
-				return
-			}
+			more = s.bring(input{raw, err}) && (err == nil || errors.As(err, &long))
 		}
 	}()
 	for {
@@ -114,9 +114,9 @@ func (s *stdio) read() error {
 		case <-s.life.Done():
 			_ = s.lines.Close() // to end the Read
 			return context.Cause(s.life)
-		case <-s.opening:
-			s.opened()
-		case i := <-in:
+		case a := <-s.opening:
+			s.opened(a)
+		case i := <-s.in:
 			var long *wire.TooLongError
 			switch {
 			case errors.As(i.err, &long):
@@ -124,8 +124,8 @@ func (s *stdio) read() error {
 			case i.err != nil:
 				if s.opening != nil { // what it held is waited for too
 					select {
-					case <-s.opening:
-						s.opened()
+					case a := <-s.opening:
+						s.opened(a)
 					case <-time.After(grace):
 					case <-s.life.Done():
 					}
@@ -134,6 +134,7 @@ func (s *stdio) read() error {
 			default:
 				s.take(i.raw)
 			}
+			s.await()
 		}
 	}
 }
@@ -150,6 +151,9 @@ func (s *stdio) drain(inOrder bool) {
 		}
 	}
 	if s.c != nil {
+		if s.unlink != nil {
+			s.unlink() // what is written yet may take its time
+		}
 		s.c.close("the client closed its output")
 		s.leave()
 	}
@@ -169,7 +173,7 @@ func (s *stdio) take(raw []byte) {
 	switch {
 	case f != nil:
 		s.answer(f.answer())
-	case raw[0] == '[':
+	case isArray(raw):
 		s.batch(raw)
 	default:
 		m, f := envelope(raw)
@@ -252,24 +256,23 @@ func (s *stdio) initialize(m wire.Message) {
 		s.refuse(m, "SpecBox is shutting down; connect again later")
 		return
 	}
-	s.c, s.opening = c, make(chan struct{})
-	opening := s.opening
+	opening := make(chan answer, 1)
+	s.c, s.opening = c, opening
 	s.work.Go(func() {
-		defer close(opening)
 		a, _ := c.call(m, s)
-		if c.agree(a.Reply); a.Error == nil {
-			context.AfterFunc(c.life, func() { s.end(ErrEnded) }) // who ends the session ends its client's stay
-		}
-		s.answer(a)
+		opening <- a
 	})
 }
 
-// opened goes on after an initialize was answered.
-func (s *stdio) opened() {
+// opened goes on after an initialize.
+func (s *stdio) opened(a answer) {
 	s.opening = nil
-	if s.c.life.Err() != nil {
+	if s.c.agree(a.Reply); a.Error != nil {
 		s.leave()
+	} else {
+		s.unlink = context.AfterFunc(s.c.life, func() { s.end(ErrEnded) }) // who ends the session ends its client's stay
 	}
+	s.answer(a)
 	held := s.held
 	s.held = nil
 	for _, m := range held {
@@ -290,21 +293,32 @@ func (s *stdio) Send(parts ...[]byte) error {
 	return err
 }
 
-// answer sends an answer, after all that was said before, and returns when it
-// was written.
+// answer queues an answer behind all that was said before.
 func (s *stdio) answer(a answer) {
-	it := item{kind: reply, answer: a, written: make(chan struct{})}
 	s.mu.Lock()
-	if s.ended {
-		s.mu.Unlock()
-		return
+	if !s.ended {
+		s.queue.items = append(s.queue.items, item{kind: reply, answer: a})
+		s.answers++
+		s.bytes += int64(len(a.Result))
 	}
-	s.queue.items = append(s.queue.items, it)
 	s.mu.Unlock()
 	wake(s.wake)
-	select {
-	case <-it.written:
-	case <-s.life.Done():
+}
+
+// await waits while the client leaves too many answers unread to ask for more.
+func (s *stdio) await() {
+	for {
+		s.mu.Lock()
+		enough := s.answers < s.g.cfg.Limits.Calls && s.bytes < s.g.cfg.Limits.Body
+		s.mu.Unlock()
+		if enough {
+			return
+		}
+		select {
+		case <-s.room:
+		case <-s.life.Done():
+			return
+		}
 	}
 }
 
@@ -325,7 +339,11 @@ func (s *stdio) write(stop <-chan struct{}) {
 			if it.kind == reply {
 				parts := it.answer.parts()
 				err = s.lines.Write(parts[:]...)
-				close(it.written)
+				s.mu.Lock()
+				s.answers--
+				s.bytes -= int64(len(it.answer.Result))
+				s.mu.Unlock()
+				wake(s.room)
 			} else {
 				err = s.lines.Write(it.data)
 			}
