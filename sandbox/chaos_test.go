@@ -20,7 +20,7 @@ import (
 // TestLawsHoldInChaos does random things to a manager and checks the laws of
 // the package at every start, call and end.
 func TestLawsHoldInChaos(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(40) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) { chaos(t, seed) })
 	}
 }
@@ -89,10 +89,9 @@ type warded struct {
 func (i *warded) Close() error {
 	err := i.Instance.Close()
 	i.mu.Lock()
-	first := !i.gone
-	i.gone = true
-	i.mu.Unlock()
-	if first {
+	defer i.mu.Unlock()
+	if !i.gone {
+		i.gone = true
 		i.w.add(i.spec, -1)
 	}
 	return err

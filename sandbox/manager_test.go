@@ -619,6 +619,26 @@ func TestBudgetsHold(t *testing.T) {
 			l.Release()
 		})
 	})
+	t.Run("and no more of them than needed", func(t *testing.T) {
+		for _, cfg := range []sandbox.Config{
+			{Sandboxes: 3},
+			{Quota: func(string) sandbox.Quota { return sandbox.Quota{Sandboxes: 3} }},
+		} {
+			bubble(t, lives(slow), cfg, func(t *testing.T, h *house) {
+				for i := range 3 {
+					h.acquire(demand("t", "s", fmt.Sprint(i))).Release()
+				}
+				var waiting sync.WaitGroup
+				waiting.Go(func() { h.acquire(demand("t", "s", "x")).Release() })
+				for range 5 { // each call has the manager look again
+					time.Sleep(100 * time.Millisecond)
+					h.Stats()
+				}
+				waiting.Wait()
+				h.want("stops", h.events(trace.Stop), []string{"0 quota"})
+			})
+		}
+	})
 	t.Run("calls wait until a lease ends", func(t *testing.T) {
 		bubble(t, lives(nil), sandbox.Config{Sandboxes: 1}, func(t *testing.T, h *house) {
 			l := h.acquire(demand("t", "s", "a"))
@@ -718,6 +738,7 @@ func TestEndOfASessionStopsItsSandboxes(t *testing.T) {
 		h.EndSession("t", "1")
 		h.want("EndSession took", time.Since(begun), time.Duration(0))
 		starting.Wait()
+		synctest.Wait()
 		_, err := h.call(l, "count", "{}")
 		h.want("call", err, `the sandbox of server "a" was stopped during the call (session end)`)
 		if _, err := h.Acquire(t.Context(), demand("t", "1", "a")); !errors.Is(err, sandbox.ErrSessionEnded) {
@@ -774,6 +795,7 @@ func TestDiscardStopsTheSandbox(t *testing.T) {
 		l, other := h.acquire(demand("t", "s", "a")), h.acquire(demand("t", "s", "a"))
 		l.Discard("goes on after its cancellation")
 		l.Release()
+		synctest.Wait()
 		_, err := h.call(other, "count", "{}")
 		h.want("the other's call", err, `the sandbox of server "a" was stopped during the call (goes on after its cancellation)`)
 		h.want("the next", h.acquire(demand("t", "s", "a")).Outcome(), trace.Cold)
