@@ -356,7 +356,10 @@ func (s *sandboxed) exit(state *os.ProcessState) string {
 		if json.Unmarshal(line, &told) == nil && told.Code != nil {
 			return codeText(*told.Code)
 		}
-		if err != nil {
+		if err != nil { // it was killed, or process 1 was
+			if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Exited() {
+				return codeText(w.ExitStatus())
+			}
 			return stateText(state)
 		}
 	}
