@@ -95,16 +95,12 @@ func (m *Manager) start(ctx context.Context, b *box) error {
 	}
 	conn := wire.NewConn(inst.Transport())
 	m.update(func(*state, time.Time) { b.inst, b.conn = inst, conn })
-	shaken := make(chan struct{})
-	m.work.Go(func() { // a server that does not read may block what is written to it
-		select {
-		case <-ctx.Done():
-			_ = conn.Close()
-		case <-shaken:
-		}
-	})
+	// A server that does not read may block what is written to it.
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	init, err := shake(ctx, conn, b.params)
-	close(shaken)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		m.lastWords(b)
 		return err
