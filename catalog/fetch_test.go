@@ -132,6 +132,18 @@ func TestHostileListIsBounded(t *testing.T) {
 	}
 }
 
+// TestPagesOfNothingAreBounded: what is not kept counts too.
+func TestPagesOfNothingAreBounded(t *testing.T) {
+	calls := 0
+	e := fetch(t, server(func(context.Context, string, string) (wire.Reply, error) {
+		calls++
+		return wire.Reply{Result: fmt.Appendf(nil, `{"tools":[%s],"nextCursor":%d}`, strings.Repeat(" ", 1<<10), calls)}, nil
+	}), `{"capabilities":{"tools":{}}}`, catalog.Bounds{Bytes: 1 << 10})
+	if calls != 4 || len(e.Truncated) != 1 {
+		t.Errorf("%d pages were read, want 4; truncated %q", calls, e.Truncated)
+	}
+}
+
 func TestOneBrokenListLosesNoOther(t *testing.T) {
 	for name, answer := range map[string]string{
 		"no object":       `"hello"`,

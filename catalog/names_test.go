@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -207,8 +208,8 @@ func TestNamesSurviveACrashedWriter(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	put(t, s, offer("a", "x"))
-	put(t, s, offer("b", "x"))
-	put(t, s, offer("c", "x"))
+	put(t, s, offer("b", "z", "x")) // z is the line after the cut one
+	put(t, s, offer("c", "z", "x"))
 	s.View("", "none", prefixed("", members("a")))
 	path := filepath.Join(dir, "names.log")
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
@@ -222,9 +223,71 @@ func TestNamesSurviveACrashedWriter(t *testing.T) {
 	want := given(s.View("", "none", prefixed("", members("a", "b"))))
 	for _, s := range []*catalog.Store{s, open(t, dir)} {
 		got := given(s.View("", "none", prefixed("", members("c", "b", "a"))))
-		if got["a/x"] != "x" || got["b/x"] != want["b/x"] || got["c/x"] == "x" {
+		if got["a/x"] != "x" || got["b/x"] != want["b/x"] || got["c/x"] == "x" || got["b/z"] != "z" {
 			t.Errorf("got %v, want %v and another", got, want)
 		}
+	}
+}
+
+// TestParallelProcessesGiveDifferentNames: stores that name at the same moment
+// never give one name to two.
+func TestParallelProcessesGiveDifferentNames(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	var servers []string
+	for i := range 6 {
+		servers = append(servers, fmt.Sprint("s", i))
+		put(t, s, offer(servers[i], "read", "write", "find"))
+	}
+	begin := make(chan struct{})
+	results := make([]map[string]string, len(servers))
+	var wg sync.WaitGroup
+	for i, server := range servers {
+		store := open(t, dir)
+		wg.Go(func() {
+			<-begin
+			results[i] = given(store.View("", "none", prefixed("", members(server))))
+		})
+	}
+	close(begin)
+	wg.Wait()
+	owners := map[string]string{}
+	for _, names := range results {
+		for id, name := range names {
+			if other, taken := owners[name]; taken {
+				t.Errorf("%s and %s are both named %s", id, other, name)
+			}
+			owners[name] = id
+		}
+	}
+	for id, name := range given(open(t, dir).View("", "none", prefixed("", members(servers...)))) {
+		if owners[name] != id {
+			t.Errorf("%s is named %s after a restart, which was %s", id, name, owners[name])
+		}
+	}
+}
+
+// TestALogThatWasReplacedIsReadAnew: what this process knew of the old one is
+// not what others know.
+func TestALogThatWasReplacedIsReadAnew(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	for _, server := range []string{"a", "b", "c"} {
+		put(t, s, offer(server, "x", "y"))
+	}
+	s.View("", "none", prefixed("", members("a"))) // a has x and y
+	log := `{"format":"specbox-names 1","generation":"another"}` + "\n" +
+		`{"kind":"tool","server":"b","own":"y","name":"y"}` + "\n" +
+		strings.Repeat(`{"server":"z","seen":"2020-01-01"}`+"\n", 50) // longer than it was
+	if err := os.WriteFile(filepath.Join(dir, "names.log"), []byte(log), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := given(s.View("", "none", prefixed("", members("a", "b"))))
+	if got["b/y"] != "y" || got["a/y"] == "y" || got["a/x"] != "x" {
+		t.Errorf("got %v", got)
+	}
+	if got := given(open(t, dir).View("", "none", prefixed("", members("c")))); got["c/x"] == "x" {
+		t.Error("a name that is in use was not kept, and is given again")
 	}
 }
 

@@ -73,6 +73,17 @@ func files(t testing.TB, dir, ext string) []string {
 	return found
 }
 
+// one returns the only file of a server.
+func one(t testing.TB, dir, server string) string {
+	t.Helper()
+	found := files(t, dir, ".catalog")
+	found = slices.DeleteFunc(found, func(f string) bool { return !strings.HasPrefix(filepath.Base(f), server+"-") })
+	if len(found) != 1 {
+		t.Fatalf("files of %s: %q", server, found)
+	}
+	return found[0]
+}
+
 func TestEntriesSurviveARestartByteForByte(t *testing.T) {
 	dir := t.TempDir()
 	e := offer("all/of: it")
@@ -244,15 +255,12 @@ func TestCorruptFilesAreSetAside(t *testing.T) {
 	}
 	edit := func(server string, f func(path string, b []byte)) {
 		t.Helper()
-		found, _ := filepath.Glob(filepath.Join(dir, server+"-*.catalog"))
-		if len(found) != 1 {
-			t.Fatalf("files of %s: %q", server, found)
-		}
-		b, err := os.ReadFile(found[0])
+		path := one(t, dir, server)
+		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f(found[0], b)
+		f(path, b)
 	}
 	write := func(path string, b []byte) {
 		t.Helper()
@@ -261,7 +269,7 @@ func TestCorruptFilesAreSetAside(t *testing.T) {
 		}
 	}
 	edit("cut", func(p string, b []byte) { write(p, b[:len(b)/2]) })
-	edit("flipped", func(p string, b []byte) { b[len(b)-10] ^= 1; write(p, b) })
+	edit("flipped", func(p string, b []byte) { write(p, bytes.Replace(b, []byte(`"name":"a"`), []byte(`"name":"b"`), 1)) })
 	edit("moved", func(p string, b []byte) { _ = os.Rename(p, filepath.Join(dir, "other.catalog")) })
 	write(filepath.Join(dir, "foreign.catalog"), []byte("hello"))
 	write(filepath.Join(dir, "empty.catalog"), nil)
@@ -369,11 +377,16 @@ func TestOldConfigurationsGo(t *testing.T) {
 	for hash, days := range map[string]int{"h1": 1, "h2": 40, "h3": 50, "h4": 60, "dead": 200} {
 		age(hash, days)
 	}
+	put(t, s, offer("removed", "a"))
+	then := time.Now().AddDate(0, 0, -200)
+	if err := os.Chtimes(one(t, dir, "removed"), then, then); err != nil {
+		t.Fatal(err)
+	}
 	tmp := filepath.Join(dir, ".tmp-1")
 	if err := os.WriteFile(tmp, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	then := time.Now().Add(-2 * time.Hour)
+	then = time.Now().Add(-2 * time.Hour)
 	if err := os.Chtimes(tmp, then, then); err != nil {
 		t.Fatal(err)
 	}
@@ -428,10 +441,13 @@ func TestRefreshTakesInOtherProcesses(t *testing.T) {
 	if e, _ := b.Lookup(offer("x").Key); toolNames(e) != "a b" {
 		t.Errorf("got %s", toolNames(e))
 	}
-	for _, f := range files(t, dir, ".catalog") {
-		if strings.HasPrefix(filepath.Base(f), "y-") {
-			_ = os.Remove(f)
-		}
+	v := b.View("", "none", members("x", "y"))
+	refresh()
+	if b.View("", "none", members("x", "y")) != v {
+		t.Error("what has not changed is read again")
+	}
+	if err := os.Remove(one(t, dir, "y")); err != nil {
+		t.Fatal(err)
 	}
 	refresh("y[tools/list]")
 }
