@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/specbox/specbox/wire"
@@ -31,8 +32,8 @@ func check(b []byte) *fault {
 		return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is empty; send one JSON-RPC message")
 	case !utf8.Valid(b):
 		return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is not UTF-8")
-	case !wire.Valid(b):
-		return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is not JSON")
+	case !wellFormed(b):
+		return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is not JSON, or is nested deeper than %d levels", maxDepth)
 	}
 	return nil
 }
@@ -45,7 +46,7 @@ func envelope(raw []byte) (wire.Message, *fault) {
 		if m.Method == "" && (m.Result != nil || m.Error != nil) {
 			id = nil // it names a request of the server
 		}
-		return m, faultf(http.StatusBadRequest, id, wire.CodeInvalidRequest, "not a JSON-RPC 2.0 message, or nested too deeply: %v", err)
+		return m, faultf(http.StatusBadRequest, id, wire.CodeInvalidRequest, "not a JSON-RPC 2.0 message: %s", strings.TrimPrefix(err.Error(), "wire: "))
 	}
 	if m.ID != nil && knownID(m.ID) == nil {
 		return m, faultf(http.StatusBadRequest, nil, wire.CodeInvalidRequest, "the id must be a string or a number")

@@ -32,7 +32,8 @@ func (s *server) open(ctx context.Context, o gateway.Opening, background wire.Se
 	if s.openErr != nil {
 		return nil, s.openErr
 	}
-	f := &far{srv: s, o: o, life: ctx, background: background, asks: map[string]chan wire.Message{}, closed: make(chan struct{})}
+	f := &far{srv: s, o: o, life: ctx, background: background, asks: map[string]chan wire.Message{},
+		waiting: make(chan struct{}, 1000), ended: make(chan error, 1000)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions = append(s.sessions, f)
@@ -67,7 +68,9 @@ type far struct {
 	posted []string
 	causes []error // of requests whose context ended
 	closes int
-	closed chan struct{}
+
+	waiting chan struct{} // one for each "wait" that began
+	ended   chan error    // why its context ended, of each "wait" that did not
 }
 
 func (f *far) Post(m wire.Message) {
@@ -82,9 +85,7 @@ func (f *far) Post(m wire.Message) {
 func (f *far) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closes++; f.closes == 1 {
-		close(f.closed)
-	}
+	f.closes++
 }
 
 func (f *far) seen() (posted []string, causes []error, closes int) {
@@ -153,6 +154,7 @@ func (f *far) tool(ctx context.Context, m wire.Message, stream wire.Sender) wire
 		return text(string(r.Result) + string(r.Error))
 	case "wait": // for good, or for n milliseconds
 		over := make(<-chan time.Time)
+		f.waiting <- struct{}{}
 		if n > 0 {
 			over = time.After(time.Duration(n) * time.Millisecond)
 		}
@@ -163,6 +165,7 @@ func (f *far) tool(ctx context.Context, m wire.Message, stream wire.Sender) wire
 			f.mu.Lock()
 			f.causes = append(f.causes, context.Cause(ctx))
 			f.mu.Unlock()
+			f.ended <- context.Cause(ctx)
 			return wire.Reply{}
 		}
 	case "panic":
