@@ -2,6 +2,7 @@ package process
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -167,7 +168,7 @@ func (s *setup) start() (*os.Process, error) {
 	// Bubblewrap's environment can be seen in the sandbox, as that of process 1.
 	attr := os.ProcAttr{Dir: "/", Env: []string{marker + "=" + s.i.b.run.mark(s.i.id)}, Sys: sys}
 	p, err := s.i.start(path, argv, attr, s.theirs.list, func(p *os.Process) body {
-		s.body = &sandboxed{mark: s.i.b.run.mark(s.i.id), monitor: p, status: s.status, reader: bufio.NewReader(s.status)}
+		s.body = newSandboxed(s.i.b.run.mark(s.i.id), p, s.status)
 		return s.body
 	})
 	s.theirs.close()
@@ -214,7 +215,7 @@ func (s *setup) finish(p *os.Process) error {
 	}
 	open := true
 	err = conn.Control(func(fd uintptr) { open = !poll(int(fd), 0, unix.POLLERR, setupPatience) })
-	if st, ok := readStat(strconv.Itoa(init)); err != nil || open || !ok || st.dead() {
+	if st, ok := readStat(strconv.Itoa(init)); err != nil || open || !ok || st.exiting() {
 		return errors.New("it ended early")
 	}
 	return nil
@@ -225,42 +226,87 @@ type sandboxed struct {
 	mark    string
 	monitor *os.Process
 	status  *os.File // where bubblewrap tells the pid of process 1, and its exit code
-	reader  *bufio.Reader
+
+	met  chan int      // gets process 1 when it is there, and is closed
+	told chan struct{} // closed when bubblewrap has told all
+	code *int          // the exit code that it told; read it after told
 
 	mu      sync.Mutex
+	closed  bool
 	init    int // process 1 of the sandbox, as the host sees it; 0 until it is known
 	pidfd   *os.File
 	network *bridge
 }
 
+func newSandboxed(mark string, monitor *os.Process, status *os.File) *sandboxed {
+	s := &sandboxed{mark: mark, monitor: monitor, status: status, met: make(chan int, 1), told: make(chan struct{})}
+	go s.listen()
+	return s
+}
+
+// listen takes what bubblewrap tells. It ends with bubblewrap.
+func (s *sandboxed) listen() {
+	defer close(s.told)
+	defer close(s.met)
+	for r := bufio.NewReader(s.status); ; {
+		line, err := r.ReadBytes('\n')
+		var told struct {
+			PID  int  `json:"child-pid"`
+			Code *int `json:"exit-code"`
+		}
+		if json.Unmarshal(line, &told) == nil {
+			if told.PID > 0 {
+				select {
+				case s.met <- told.PID:
+				default: // it tells that once
+				}
+			}
+			s.code = cmp.Or(told.Code, s.code)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
 // bridge gives the body its bridge, which it closes.
 func (s *sandboxed) bridge(b *bridge) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.network = b
+	closed := s.closed
+	if !closed {
+		s.network = b
+	}
+	s.mu.Unlock()
+	if closed {
+		b.close()
+	}
 }
 
 // meet waits until process 1 of the sandbox exists, and returns its pid.
 func (s *sandboxed) meet() (int, error) {
-	line, err := s.reader.ReadBytes('\n')
-	var told struct {
-		PID int `json:"child-pid"`
+	early := errors.New("it ended early")
+	pid, ok := <-s.met
+	if !ok {
+		return 0, early
 	}
-	if err != nil || json.Unmarshal(line, &told) != nil || told.PID == 0 {
-		return 0, errors.New("it ended early")
-	}
-	fd, err := unix.PidfdOpen(told.PID, 0)
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return 0, errors.New("it ended early")
+		return 0, early
 	}
-	// Its parent has it until it is reaped: if that fits, so does the pid.
-	if st, ok := readStat(strconv.Itoa(told.PID)); !ok || st.parent != s.monitor.Pid {
-		return 0, errors.Join(errors.New("it ended early"), unix.Close(fd))
-	}
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.init, s.pidfd = told.PID, os.NewFile(uintptr(fd), "pidfd")
-	return told.PID, nil
+	// Its parent has it until it is reaped: if that fits, so does the pid.
+	st, ok := readStat(strconv.Itoa(pid))
+	ok = ok && st.parent == s.monitor.Pid && !s.closed
+	if ok {
+		s.init, s.pidfd = pid, pidfd
+	}
+	s.mu.Unlock()
+	if !ok {
+		pidfd.Close()
+		return 0, early
+	}
+	return pid, nil
 }
 
 func (s *sandboxed) first() (int, *os.File) {
@@ -348,21 +394,14 @@ func (s *sandboxed) pids() []int {
 
 func (s *sandboxed) exit(state *os.ProcessState) string {
 	_ = s.status.SetReadDeadline(time.Now().Add(drainPatience)) // its writer is dead
-	for {
-		line, err := s.reader.ReadBytes('\n')
-		var told struct {
-			Code *int `json:"exit-code"`
-		}
-		if json.Unmarshal(line, &told) == nil && told.Code != nil {
-			return codeText(*told.Code)
-		}
-		if err != nil { // it was killed, or process 1 was
-			if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Exited() {
-				return codeText(w.ExitStatus())
-			}
-			return stateText(state)
-		}
+	<-s.told
+	if s.code != nil {
+		return codeText(*s.code)
 	}
+	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Exited() { // it was killed, or process 1 was
+		return codeText(w.ExitStatus())
+	}
+	return stateText(state)
 }
 
 // codeText says what an exit code means that may stand for a signal.
@@ -393,14 +432,15 @@ func stateText(state *os.ProcessState) string {
 
 func (s *sandboxed) close() {
 	s.mu.Lock()
-	network := s.network
-	pidfd := s.pidfd
+	s.closed = true
+	network, pidfd := s.network, s.pidfd
 	s.mu.Unlock()
 	if network != nil {
 		network.close()
 	}
 	pidfd.Close()
 	s.status.Close()
+	<-s.told
 }
 
 // limitByRlimits sets what no cgroup holds. A limit of memory is then one for
