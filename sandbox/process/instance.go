@@ -153,6 +153,7 @@ func (i *instance) run(p *os.Process) {
 	state, err := i.b.starts.reap(p)
 	close(i.exited)
 	killErr := i.body.kill()
+	i.b.starts.sweep()
 	i.settle(state, err)
 	i.stdin.Close()
 	endReading(i.stdout)
@@ -167,8 +168,8 @@ func (i *instance) run(p *os.Process) {
 	i.mu.Lock()
 	i.err = err
 	i.mu.Unlock()
-	close(i.gone)
 	i.b.forget(i.id)
+	close(i.gone)
 }
 
 // settle keeps the last figures and says how the server ended.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/specbox/specbox/config"
 	"github.com/specbox/specbox/sandbox/process"
+	"golang.org/x/sys/unix"
 )
 
 var isolations = []config.Isolation{config.Process, config.None}
@@ -155,8 +156,8 @@ func TestCgroupVersion2(t *testing.T) {
 	if u := inst.Usage(); u.Memory != 4000000 || u.Peak != 7000000 {
 		t.Errorf("usage %+v", u)
 	}
-	if p, err := os.FindProcess(inst.Usage().PID); err != nil || p.Kill() != nil {
-		t.Error("the server cannot be killed")
+	if err := unix.Kill(inst.Usage().PID, unix.SIGKILL); err != nil {
+		t.Error(err)
 	}
 	// A folder, unlike a cgroup, is not removed while there are files in it.
 	if err := inst.Close(); err == nil || !strings.Contains(err.Error(), dirs[0]) {

@@ -210,4 +210,3 @@ func hasAny(s string, subs ...string) bool {
 	}
 	return false
 }
-

@@ -28,10 +28,11 @@ type stat struct {
 	flags   uint64
 }
 
-const exiting = 0x4 // PF_EXITING in stat.flags
+// dead reports whether nothing is left of the process but its exit status.
+func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' }
 
-// dead reports whether the process runs no more instructions of its own.
-func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' || s.flags&exiting != 0 }
+// exiting reports whether the process is on its way there.
+func (s stat) exiting() bool { return s.dead() || s.flags&0x4 != 0 } // PF_EXITING
 
 func readStat(pid string) (stat, bool) {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")
@@ -105,15 +106,14 @@ func marked(pid int, match func(string) bool) bool {
 	return false
 }
 
-// killAll kills what find finds, until it finds nothing that lives, or patience
-// ends. Between looking and killing a pid is held by a descriptor, and looked
-// at again, so that no stranger with the same number is hit. It returns the
-// number of processes that were killed, and those that would not die.
+// killAll kills what find finds, until all of it is dead or patience ends.
+// Between looking and killing a pid is held by a descriptor and looked at again,
+// so that no stranger with the same number is hit. It returns the number of
+// processes that were killed, and those that would not die.
 func killAll(find func() []int, patience time.Duration) (killed int, left []int) {
 	deadline := time.Now().Add(patience)
 	seen := map[int]bool{}
 	for {
-		left = left[:0]
 		fds := map[int]int{} // pid -> descriptor
 		for _, pid := range find() {
 			if st, ok := readStat(strconv.Itoa(pid)); pid == os.Getpid() || !ok || st.dead() {
@@ -123,22 +123,25 @@ func killAll(find func() []int, patience time.Duration) (killed int, left []int)
 				fds[pid] = fd
 			}
 		}
-		if len(fds) > 0 {
-			again := find()
-			for pid, fd := range fds {
-				if slices.Contains(again, pid) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
-					seen[pid] = true
-					left = append(left, pid)
-				}
+		if len(fds) == 0 {
+			return len(seen), nil
+		}
+		left = left[:0]
+		again := find()
+		for pid, fd := range fds {
+			if slices.Contains(again, pid) {
+				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+				seen[pid] = true
+				left = append(left, pid)
 			}
 		}
 		for pid, fd := range fds {
 			if slices.Contains(left, pid) {
-				awaitPidfd(fd, min(time.Until(deadline), 200*time.Millisecond))
+				awaitPidfd(fd, max(0, time.Until(deadline)))
 			}
 			_ = unix.Close(fd)
 		}
-		if len(left) == 0 || time.Now().After(deadline) {
+		if time.Now().After(deadline) {
 			return len(seen), left
 		}
 	}

@@ -19,6 +19,7 @@ type starter struct {
 	calls chan func()
 	begin sync.Once
 	done  chan struct{}
+	adopt bool // set before the first call
 
 	mu     sync.Mutex
 	direct map[int]bool // children that somebody waits for
@@ -30,7 +31,10 @@ func newStarter() *starter {
 
 // start starts a process. Its caller calls reap with it.
 func (s *starter) start(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
-	s.begin.Do(func() { go s.loop() })
+	s.begin.Do(func() {
+		s.adopt = adopts()
+		go s.loop()
+	})
 	var p *os.Process
 	var err error
 	back := make(chan struct{})
@@ -55,6 +59,13 @@ func (s *starter) reap(p *os.Process) (*os.ProcessState, error) {
 	return state, err
 }
 
+// sweep reaps the orphans that are dead now. It is called after a start.
+func (s *starter) sweep() {
+	if s.adopt {
+		s.calls <- s.reapOrphans
+	}
+}
+
 // close ends the thread. All children are gone, and start is not called again.
 func (s *starter) close() {
 	close(s.calls)
@@ -66,7 +77,7 @@ func (s *starter) loop() {
 	defer close(s.done)
 	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 	var died chan os.Signal
-	if adopts() {
+	if s.adopt {
 		died = make(chan os.Signal, 1)
 		signal.Notify(died, unix.SIGCHLD)
 		defer signal.Stop(died)
@@ -75,9 +86,6 @@ func (s *starter) loop() {
 		select {
 		case call, ok := <-s.calls:
 			if !ok {
-				if died != nil {
-					s.reapOrphans()
-				}
 				return
 			}
 			call()
