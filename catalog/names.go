@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -129,17 +130,27 @@ func (r *registry) known(wants []owner) ([]string, bool) {
 	return names, true
 }
 
+// errNotNow says that names could not be kept a moment ago.
+var errNotNow = errors.New("not tried again yet")
+
 // claim gives names to owners and keeps them on disk. If that cannot be done
 // the names still hold within this process.
 func (r *registry) claim(wants []owner, groups map[nameGroup]bool, day string) []string {
-	unlock, err := lockFile(filepath.Join(r.dir, "names.lock"), lockWait)
+	r.mu.RLock()
+	at, off := r.at, time.Now().Before(r.retry)
+	r.mu.RUnlock()
+	err := errNotNow
 	var read logRead
-	if err == nil {
-		defer unlock()
-		r.mu.RLock()
-		at := r.at
-		r.mu.RUnlock()
-		read, err = readNames(r.path(), at, r.log)
+	if !off {
+		var unlock func()
+		unlock, err = lockFile(filepath.Join(r.dir, "names.lock"), lockWait)
+		if err == nil {
+			defer unlock()
+			r.mu.RLock()
+			at = r.at // another goroutine may have had the lock
+			r.mu.RUnlock()
+			read, err = readNames(r.path(), at, r.log)
+		}
 	}
 
 	r.mu.Lock()
@@ -147,16 +158,18 @@ func (r *registry) claim(wants []owner, groups map[nameGroup]bool, day string) [
 		r.takeIn(read)
 	}
 	names, lines, dropped := r.decide(wants, groups, day)
-	r.unsaved = append(r.unsaved, lines...)
-	pending := len(r.unsaved)
-	out := r.current(r.unsaved)
+	r.unsaved = r.current(append(r.unsaved, lines...))
+	out := r.unsaved
 	whole := read.fresh || dropped || r.at.lines+len(out) > 2*len(r.owners)+1000
 	if whole {
 		out = r.snapshot()
 	}
-	at := r.at
+	at = r.at
 	r.mu.Unlock()
 
+	if off {
+		return names
+	}
 	if err == nil {
 		at, err = writeNames(r.path(), at, out, whole)
 	}
@@ -169,7 +182,12 @@ func (r *registry) claim(wants []owner, groups map[nameGroup]bool, day string) [
 		r.retry = time.Now().Add(retryAfter)
 		return names
 	}
-	r.at, r.unsaved = at, slices.Clone(r.unsaved[pending:])
+	saved := make(map[line]bool, len(out))
+	for _, l := range out {
+		saved[l] = true
+	}
+	r.unsaved = slices.DeleteFunc(slices.Clone(r.unsaved), func(l line) bool { return saved[l] }) // others may have come meanwhile
+	r.at = at
 	return names
 }
 
@@ -290,7 +308,7 @@ func (r *registry) forget(wants []owner) bool {
 	return dropped
 }
 
-// current returns the lines that still hold.
+// current returns the lines that still hold, as a new slice.
 func (r *registry) current(lines []line) []line {
 	return slices.DeleteFunc(slices.Clone(lines), func(l line) bool {
 		return l.Seen == "" && r.owners[owner{l.Kind, l.Server, l.Prefix, l.Own}].name != l.Name

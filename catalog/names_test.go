@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,7 +222,7 @@ func TestNamesSurviveACrashedWriter(t *testing.T) {
 	}
 	f.Close()
 	want := given(s.View("", "none", prefixed("", members("a", "b"))))
-	for _, s := range []*catalog.Store{s, open(t, dir)} {
+	for _, s := range []*catalog.Store{open(t, dir), s} {
 		got := given(s.View("", "none", prefixed("", members("c", "b", "a"))))
 		if got["a/x"] != "x" || got["b/x"] != want["b/x"] || got["c/x"] == "x" || got["b/z"] != "z" {
 			t.Errorf("got %v, want %v and another", got, want)
@@ -264,6 +265,35 @@ func TestParallelProcessesGiveDifferentNames(t *testing.T) {
 		if owners[name] != id {
 			t.Errorf("%s is named %s after a restart, which was %s", id, name, owners[name])
 		}
+	}
+}
+
+// TestAProcessThatHangsStopsNobody: names are given without its lock, and only
+// the first view waits.
+func TestAProcessThatHangsStopsNobody(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir)
+	put(t, s, offer("a", "x"))
+	put(t, s, offer("b", "x"))
+	hung, err := os.OpenFile(filepath.Join(dir, "names.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	if err := syscall.Flock(int(hung.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if got := given(s.View("", "none", prefixed("", members("a")))); got["a/x"] != "x" {
+		t.Errorf("got %v", got)
+	}
+	begin := time.Now()
+	got := given(s.View("", "none", prefixed("", members("b", "a"))))
+	if got["a/x"] != "x" || got["b/x"] == "x" || got["b/x"] == "" {
+		t.Errorf("got %v", got)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("the second view took %v", took)
 	}
 }
 
