@@ -58,9 +58,6 @@ func Install(ctx context.Context, dir string, report func(Server, time.Duration)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	var (
 		work  sync.WaitGroup
 		mu    sync.Mutex // guards errs and the calls of report
@@ -92,15 +89,26 @@ func ensure(ctx context.Context, dir string, s Server) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	return InstallLocked(ctx, dir, s.Name, locks)
+}
+
+// InstallLocked installs what the lock files of a folder pin (package-lock.json
+// of npm, or requirements.txt of pip) into the folder name of dir, beside a copy
+// of all that is in locks. It does nothing if that is there already, and reports
+// whether it had to do something.
+func InstallLocked(ctx context.Context, dir, name string, locks fs.FS) (bool, error) {
 	want, err := digest(locks)
 	if err != nil {
 		return false, err
 	}
-	to := filepath.Join(dir, s.Name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return false, err
+	}
+	to := filepath.Join(dir, name)
 	if installed(to, want) {
 		return false, nil
 	}
-	unlock, err := lock(filepath.Join(dir, "."+s.Name+".lock"))
+	unlock, err := lock(filepath.Join(dir, "."+name+".lock"))
 	if err != nil {
 		return false, err
 	}
