@@ -32,6 +32,10 @@ const fillGrace = 30 * time.Second
 // busy in the first seconds, and one that hangs must not delay the rest.
 const slotHold = 5 * time.Second
 
+// maxFills bounds the fills that wait: a client can make up capabilities that
+// no entry was read for, each time it comes.
+const maxFills = 1000
+
 // retryFill is how long a server that could not be read is left alone.
 const retryFill = time.Minute
 
@@ -78,6 +82,17 @@ func (h *Hub) Fill(ctx context.Context, names []string, again bool, report func(
 	return errors.Join(errs...)
 }
 
+// Unread returns which of the named servers [Hub.Fill] would read.
+func (h *Hub) Unread(names []string) []string {
+	var out []string
+	for _, srv := range h.Servers() {
+		if slices.Contains(names, srv.Name) && h.unread(srv) {
+			out = append(out, srv.Name)
+		}
+	}
+	return out
+}
+
 // unread reports whether a server lacks what a first fill reads.
 func (h *Hub) unread(srv *Server) bool {
 	for _, caps := range capabilities(srv) {
@@ -103,6 +118,9 @@ func (h *Hub) key(srv *Server, caps []byte) catalog.Key {
 }
 
 func (h *Hub) fillBoth(ctx context.Context, srv *Server) error {
+	if srv.Spec == nil {
+		return fmt.Errorf("server %q cannot be started: %s", srv.Name, srv.Unready)
+	}
 	for _, caps := range capabilities(srv) {
 		f := h.startFill(srv, caps)
 		select {
@@ -126,8 +144,13 @@ func (h *Hub) startFill(srv *Server, caps []byte) *fill {
 		return f
 	}
 	f := &fill{done: make(chan struct{})}
-	if h.closed {
+	switch {
+	case h.closed:
 		f.err = ErrClosed
+	case len(h.fills) >= maxFills:
+		f.err = fmt.Errorf("server %q is not read now: %d readings wait already", srv.Name, maxFills)
+	}
+	if f.err != nil {
 		close(f.done)
 		return f
 	}
@@ -158,9 +181,6 @@ func (h *Hub) startFill(srv *Server, caps []byte) *fill {
 
 // read starts a sandbox on nobody's behalf and stores what it offers.
 func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
-	if srv.Spec == nil {
-		return fmt.Errorf("server %q cannot be started: %s", srv.Name, srv.Unready)
-	}
 	select {
 	case h.slot <- struct{}{}:
 	case <-h.life.Done():

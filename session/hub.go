@@ -15,6 +15,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -209,7 +210,7 @@ type Opening struct {
 // background, whose Send must not block.
 func (h *Hub) Open(o Opening, background wire.Sender) (*Session, error) {
 	if o.Server != "" && h.Server(o.Tenant, o.Server) == nil {
-		return nil, fmt.Errorf("there is no server %q; there are: %s", o.Server, h.names(o.Tenant))
+		return nil, fmt.Errorf("there is no server %q; there are: %s", o.Server, cmp.Or(strings.Join(h.Names(o.Tenant), ", "), "none"))
 	}
 	s := newSession(h, o, background)
 	h.mu.Lock()
@@ -222,15 +223,13 @@ func (h *Hub) Open(o Opening, background wire.Sender) (*Session, error) {
 	return s, nil
 }
 
-func (h *Hub) names(tenant string) string {
+// Names returns the names of the servers that a tenant may use.
+func (h *Hub) Names(tenant string) []string {
 	var names []string
 	for _, s := range h.visible(tenant, "") {
 		names = append(names, s.Name)
 	}
-	if names == nil {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 func (h *Hub) forget(s *Session) {

@@ -388,7 +388,7 @@ func (s *Session) demand(srv *Server) (sandbox.Demand, error) {
 		d.Handler = &sharedLink{h: s.hub, server: srv, tenant: owner(srv, s.tenant)}
 	}
 	if srv.Home != nil {
-		home, err := srv.Home(cmp.Or(owner(srv, s.tenant), "shared"))
+		home, err := srv.Home(cmp.Or(owner(srv, s.tenant), ".shared"))
 		if err != nil {
 			return d, fmt.Errorf("server %q: its kept state: %w", srv.Name, err)
 		}
