@@ -38,10 +38,12 @@ var plan = map[string][]string{
 	"session": {"trace", "wire", "config", "catalog", "sandbox"},
 	// house
 	".":           {"*"},
-	"cmd/specbox": {".", "config", "control", "launcher"},
+	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "internal/sse"},
 	// closets and fixtures
-	"internal/sse":   {},
-	"internal/nasty": {},
+	"servers":         {},
+	"servers/install": {"servers"},
+	"internal/sse":    {},
+	"internal/nasty":  {},
 }
 
 func TestPlan(t *testing.T) {
