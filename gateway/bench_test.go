@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/specbox/specbox/gateway"
 )
@@ -17,6 +18,10 @@ type sink struct{ h http.Header }
 func (s *sink) Header() http.Header         { return s.h }
 func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
 func (s *sink) WriteHeader(int)             {}
+
+// A connection takes deadlines; to refuse them costs more.
+func (s *sink) SetReadDeadline(time.Time) error  { return nil }
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
 type body struct{ bytes.Reader }
 
