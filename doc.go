@@ -1,2 +1,0 @@
-// Package specbox makes tool sandboxes ready before an agent asks for them.
-package specbox

@@ -1,0 +1,299 @@
+package specbox_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/specbox/specbox"
+	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/control"
+	"github.com/specbox/specbox/trace"
+)
+
+var nasty string // the fixture server
+
+func TestMain(m *testing.M) {
+	specbox.Init()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "nasty-")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	nasty = filepath.Join(dir, "nasty")
+	build := exec.Command("go", "build", "-o", nasty, "./internal/nasty")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Printf("build nasty: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// A running house, over HTTP.
+type running struct {
+	*specbox.Runtime
+	t      *testing.T
+	url    string
+	events *strings.Builder
+	filled chan struct{} // closed when the catalogue was filled
+	stop   func()
+}
+
+// serve runs a house on a configuration in which NASTY stands for the fixture.
+func serve(t *testing.T, state, yaml string) *running {
+	t.Helper()
+	cfg, faults := config.Parse("test.yaml", []byte(strings.ReplaceAll(yaml, "NASTY", nasty)), os.LookupEnv)
+	if fatal := config.Fatal(faults); len(fatal) > 0 {
+		t.Fatalf("configuration: %v", fatal)
+	}
+	cfg.Listen = "127.0.0.1:0"
+	r := &running{t: t, events: new(strings.Builder), filled: make(chan struct{})}
+	var err error
+	r.Runtime, err = specbox.New(specbox.Options{
+		Config: cfg, State: state, Offline: true, Version: "test", Trace: r.events,
+		Report: func(p specbox.Progress) {
+			if p.Phase == "catalog" && p.Done == p.Total {
+				close(r.filled)
+			}
+		},
+		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	select {
+	case <-r.Ready():
+	case err := <-done:
+		t.Fatalf("Run: %v", err)
+	}
+	r.url = "http://" + r.Addr() + "/mcp"
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *running) connect(path string) *mcp.ClientSession {
+	r.t.Helper()
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	s, err := c.Connect(r.t.Context(), &mcp.StreamableClientTransport{Endpoint: r.url + path}, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func call(t *testing.T, s *mcp.ClientSession, tool string, args map[string]any) string {
+	t.Helper()
+	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args})
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	text, ok := res.Content[0].(*mcp.TextContent)
+	if !ok {
+		t.Fatalf("%s gave %T", tool, res.Content[0])
+	}
+	return text.Text
+}
+
+func (r *running) ps() []control.Sandbox {
+	r.t.Helper()
+	rows, err := r.Control().PS(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rows
+}
+
+const two = `
+servers:
+  one: {command: NASTY, args: [-name, one, -instructions, be kind], idle_timeout: 1m}
+  two: {command: NASTY, args: [-name, two, -tools, "101", -page, "50"]}
+`
+
+func TestAnAgentCallsServersThroughTheHouse(t *testing.T) {
+	state := t.TempDir()
+	r := serve(t, state, two)
+	s := r.connect("")
+	if got := s.InitializeResult().ServerInfo.Name; got != "specbox" {
+		t.Errorf("the server is %q", got)
+	}
+	tools, err := s.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, tool := range tools.Tools {
+		names[tool.Name] = true
+	}
+	for _, want := range []string{"one__echo", "two__echo", "two__tool-001", "two__tool-101"} {
+		if !names[want] {
+			t.Errorf("the list of %d tools lacks %s", len(names), want)
+		}
+	}
+	if got, want := call(t, s, "two__echo", map[string]any{"n": 1}), `{"n":1}`; got != want {
+		t.Errorf("echo: %s, want %s", got, want)
+	}
+	rows := r.ps()
+	var mine []control.Sandbox
+	for _, row := range rows {
+		if row.Cause == string(trace.Demand) {
+			mine = append(mine, row)
+		}
+	}
+	if len(mine) != 1 || mine[0].Server != "two" || mine[0].PID == 0 || mine[0].Memory == 0 || mine[0].Tenant != "default" {
+		t.Errorf("sandboxes %+v, want the one that was called", mine)
+	}
+	<-r.filled
+	r.stop()
+
+	// After a restart, all is there at once, and nothing runs.
+	again := serve(t, state, two)
+	begin := time.Now()
+	s = again.connect("")
+	tools, err = s.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tools.Tools) != len(names) {
+		t.Errorf("%d tools after the restart, want %d", len(tools.Tools), len(names))
+	}
+	t.Logf("connected and listed after a restart in %v", time.Since(begin))
+	if rows := again.ps(); len(rows) != 0 {
+		t.Errorf("sandboxes after a list: %+v", rows)
+	}
+}
+
+func TestAStaleSessionIsNotFound(t *testing.T) {
+	r := serve(t, t.TempDir(), two)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", r.url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("Mcp-Session-Id", "of-yesterday")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusNotFound {
+		t.Errorf("status %d, want 404", res.StatusCode)
+	}
+}
+
+func TestTheOperatorsDoor(t *testing.T) {
+	r := serve(t, t.TempDir(), two)
+	<-r.filled
+	c := r.Control()
+	raw, err := c.Call(t.Context(), "", "one__echo", json.RawMessage(`{"big":12345678901234567890}`), func(control.Progress) error { return nil })
+	if err != nil || !strings.Contains(string(raw), `"arguments":{"big":12345678901234567890}`) {
+		t.Errorf("call: %s, %v", raw, err)
+	}
+	if _, err := c.Call(t.Context(), "", "one__nothing", nil, nil); err == nil || !strings.Contains(err.Error(), "unknown tool") {
+		t.Errorf("an unknown tool: %v", err)
+	}
+	s := r.connect("/one")
+	call(t, s, "stderr", map[string]any{"text": "hello operator"})
+	var lines []string
+	if err := c.Logs(t.Context(), "", "one", false, func(l control.Line) error { lines = append(lines, l.Text); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(strings.Join(lines, "\n"), "hello operator") {
+		t.Errorf("logs %q", lines)
+	}
+	n, err := c.Stop(t.Context(), control.Selector{All: true})
+	if err != nil || n == 0 || len(r.ps()) != 0 {
+		t.Errorf("stopped %d, %v; left %+v", n, err, r.ps())
+	}
+	if got := call(t, s, "echo", map[string]any{}); got != "{}" {
+		t.Errorf("after the stop: %s", got)
+	}
+}
+
+func TestTenantsAreApart(t *testing.T) {
+	r := serve(t, t.TempDir(), `
+tenants:
+  a: {tokens: ["sha256:`+hashOf("token-a")+`"], sandboxes: 1}
+  b: {tokens: ["sha256:`+hashOf("token-b")+`"], servers: [two]}
+`+two)
+	as := func(token string) (*mcp.ClientSession, error) {
+		c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+		return c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: r.url, HTTPClient: &http.Client{Transport: bearer(token)}}, nil)
+	}
+	if _, err := as("wrong"); err == nil {
+		t.Error("a wrong token opens the door")
+	}
+	a, err := as("token-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	b, err := as("token-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	call(t, a, "one__set", map[string]any{"key": "k", "value": "secret of a"})
+	if got := call(t, b, "one__get", map[string]any{"key": "k"}); !strings.Contains(got, "unknown tool") {
+		t.Errorf("a server that b may not use answers %s", got)
+	}
+	call(t, a, "two__set", map[string]any{"key": "k", "value": "secret of a"}) // the quota of a is one: the idle one gives way
+	if got := call(t, b, "two__get", map[string]any{"key": "k"}); got != "null" {
+		t.Errorf("b sees %s", got)
+	}
+	n := 0
+	for _, row := range r.ps() {
+		if row.Tenant == "a" {
+			n++
+		}
+	}
+	if n > 1 {
+		t.Errorf("a has %d sandboxes, its quota is 1", n)
+	}
+}
+
+type bearer string
+
+func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+string(b))
+	return http.DefaultTransport.RoundTrip(req)
+}
+
+func hashOf(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
