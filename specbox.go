@@ -149,7 +149,7 @@ func (r *Runtime) build() error {
 		Backends: map[config.Isolation]sandbox.Backend{
 			config.Process: r.processes,
 			config.None:    r.processes,
-			config.Remote:  remote.New(remote.Config{Version: o.Version}),
+			config.Remote:  remote.New(),
 		},
 		Recorder:  rec,
 		Sandboxes: o.Config.Limits.Sandboxes,
