@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -370,7 +371,7 @@ func TestUnknownNamesAreToldWithTheKnownOnes(t *testing.T) {
 		c.Logs(ctx, "", "gti", false, func(control.Line) {}),
 	} {
 		var e *control.Error
-		if !errors.As(err, &e) || !strings.Contains(e.Message, `"gti"`) || !strings.Contains(e.Hint, "git, time") {
+		if !errors.As(err, &e) || !strings.Contains(e.Message, `"gti"`) || !strings.Contains(e.Hint, "git, time") || e.Status != http.StatusNotFound {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -383,8 +384,8 @@ func TestUnknownNamesAreToldWithTheKnownOnes(t *testing.T) {
 	if _, err := c.Stop(ctx, control.Selector{Target: "gti"}); err == nil {
 		t.Error("stop of what does not exist is an error")
 	}
-	if _, err := c.Stop(ctx, control.Selector{}); err == nil {
-		t.Error("stop of nothing is an error")
+	if _, err := c.Stop(ctx, control.Selector{}); err == nil || !strings.Contains(err.Error(), "nothing to stop was named") {
+		t.Errorf("stop of nothing: %v", err)
 	}
 }
 
@@ -406,7 +407,7 @@ func TestAClientThatLeavesEndsTheWork(t *testing.T) {
 	})
 	ctx, leave := context.WithCancel(t.Context())
 	lines := 0
-	if err := c.Logs(ctx, "", "git", true, func(control.Line) { lines++; leave() }); !errors.Is(err, context.Canceled) {
+	if err := c.Logs(ctx, "", "git", true, func(control.Line) { lines++; leave() }); err != context.Canceled {
 		t.Errorf("got %v", err)
 	}
 	if err := <-ended; err == nil {

@@ -87,7 +87,7 @@ func TestMetricsCountEvents(t *testing.T) {
 			}
 		}
 	}
-	for _, private := range []string{`"log"`, "no such file", "hello", "git exited", "timeout"} {
+	for _, private := range []string{`duration_seconds_count{outcome="none"`, `"log"`, "no such file", "hello", "git exited", "timeout"} {
 		if strings.Contains(got, private) {
 			t.Errorf("%q is shown", private)
 		}

@@ -16,7 +16,8 @@ import (
 // A house is a runtime with what must be closed after it.
 type house struct {
 	*specbox.Runtime
-	trace *os.File // nil where none is written
+	config *config.Config
+	trace  *os.File // nil where none is written
 }
 
 // An opening says how to build a house.
@@ -47,7 +48,7 @@ func (a *app) open(r *reporter, o opening) (*house, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := new(house)
+	h := &house{config: c}
 	opts := specbox.Options{
 		Config: c, State: dir, Offline: o.offline, Log: log, Version: thisVersion().Version,
 		Report: func(p specbox.Progress) {

@@ -1,14 +1,17 @@
 package main
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 
 	"github.com/specbox/specbox/sandbox/process"
 )
@@ -16,6 +19,35 @@ import (
 func TestMain(m *testing.M) {
 	process.Init() // the command is this test program under another name
 	testscript.Main(m, map[string]func(){"specbox": main})
+}
+
+// TestEveryCommandExplainsItself walks the command tree.
+func TestEveryCommandExplainsItself(t *testing.T) {
+	a := &app{out: io.Discard, errs: io.Discard}
+	prints := map[string]bool{"validate": true, "ls": true, "call": true, "ps": true, "logs": true, "stop": true, "doctor": true, "token": true, "version": true}
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if sub.Name() == "help" || sub.Name() == "completion" {
+				continue // cobra's own
+			}
+			path := sub.CommandPath()
+			if sub.Short == "" || strings.HasSuffix(sub.Short, ".") {
+				t.Errorf("%s: Short is %q", path, sub.Short)
+			}
+			if sub.HasSubCommands() {
+				walk(sub)
+				continue
+			}
+			if !strings.Contains(sub.Example, "  "+path) {
+				t.Errorf("%s has no example of itself", path)
+			}
+			if got := sub.Flags().Lookup("json") != nil; got != prints[sub.Name()] {
+				t.Errorf("%s: --json is %v", path, got)
+			}
+		}
+	}
+	walk(a.root())
 }
 
 // TestScripts runs the stories in testdata, each against the real command.

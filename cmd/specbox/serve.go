@@ -94,7 +94,11 @@ func (a *app) announce(h *house, r *reporter) {
 		fmt.Fprintf(w, "  clients:     %s\n", snippet)
 	}
 	fmt.Fprintf(w, "  Claude Code: claude mcp add --transport http specbox %s%s\n", health.URL, header)
-	if !health.Tokens {
-		fmt.Fprintf(w, "  metrics:     %s\n", strings.TrimSuffix(health.URL, "/mcp")+"/metrics")
+	metrics := strings.TrimSuffix(health.URL, "/mcp") + "/metrics"
+	if h.config.Metrics != "" {
+		metrics = "http://" + h.config.Metrics + "/metrics"
+	}
+	if h.config.Metrics != "" || !health.Tokens {
+		fmt.Fprintf(w, "  metrics:     %s\n", metrics)
 	}
 }
