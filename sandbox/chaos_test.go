@@ -49,10 +49,9 @@ type ward struct {
 	max       int
 	tenantMax int
 
-	mu       sync.Mutex
-	live     int
-	tenants  map[string]int // by the tenant that the test puts into Env
-	starting int
+	mu      sync.Mutex
+	live    int
+	tenants map[string]int // by the tenant that the test puts into Env
 }
 
 func (w *ward) add(spec *sandbox.Spec, n int) {

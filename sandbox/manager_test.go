@@ -406,7 +406,7 @@ func TestFailingStartsBackOff(t *testing.T) {
 		}
 		for i, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			took, e := acquire()
-			if e == nil || took != cold || e.Tries != i+1 || e.Retry.Sub(time.Now()) != wait*time.Second {
+			if e == nil || took != cold || e.Tries != i+1 || time.Until(e.Retry) != wait*time.Second {
 				t.Fatalf("attempt %d: %v after %v, want an error after %v and a wait of %d s", i+1, e, took, cold, wait)
 			}
 			created := h.sim.Count().Failed
@@ -913,5 +913,26 @@ func TestIsolationMustBeAvailable(t *testing.T) {
 	}
 	if _, err := sandbox.New(sandbox.Config{Backends: map[config.Isolation]sandbox.Backend{"x": nil}, Starts: -1}); err == nil {
 		t.Error("New with a negative limit has no error")
+	}
+}
+
+func BenchmarkWarmAcquire(b *testing.B) {
+	m, err := sandbox.New(sandbox.Config{Backends: map[config.Isolation]sandbox.Backend{config.Process: &sim.Backend{}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = m.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	d := demand("t", "s", "a")
+	b.ReportAllocs()
+	for b.Loop() {
+		l, err := m.Acquire(ctx, d)
+		if err != nil {
+			b.Fatal(err)
+		}
+		l.Release()
 	}
 }

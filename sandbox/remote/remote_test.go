@@ -66,7 +66,7 @@ func connect(t *testing.T, spec *sandbox.Spec, stderr io.Writer) (*wire.Conn, sa
 	return c, inst
 }
 
-const initParams = `{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"test","version":"1"}}`
+const initParams = `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"test","version":"1"}}`
 
 // shake does the handshake and returns what went wrong.
 func shake(t *testing.T, c *wire.Conn) error {

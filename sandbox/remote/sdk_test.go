@@ -33,11 +33,11 @@ func sdkServer() *mcp.Server {
 		return &mcp.CallToolResult{Content: []mcp.Content{}}, nil
 	})
 	s.AddTool(&mcp.Tool{Name: "ask", InputSchema: schema}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		answer, err := r.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 1})
+		answer, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "who?", RequestedSchema: schema})
 		if err != nil {
 			return nil, err
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: answer.Model}}}, nil
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: answer.Action}}}, nil
 	})
 	s.AddTool(&mcp.Tool{Name: "grow", InputSchema: schema}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		s.AddTool(&mcp.Tool{Name: "grown", InputSchema: schema}, nil)
@@ -46,7 +46,7 @@ func sdkServer() *mcp.Server {
 	return s
 }
 
-// A client answers sampling and hears notifications.
+// A client declines what it is asked and hears notifications.
 type client struct {
 	mu    sync.Mutex
 	heard []string
@@ -60,7 +60,7 @@ func (h *client) Notified(_ *wire.Conn, m wire.Message) {
 
 func (h *client) Requested(c *wire.Conn, m wire.Message) {
 	go func() { // a handler must not block, and a Respond waits for the server
-		_ = c.Respond(m.ID, wire.Reply{Result: []byte(`{"role":"assistant","model":"the-client","content":{"type":"text","text":""}}`)})
+		_ = c.Respond(m.ID, wire.Reply{Result: []byte(`{"action":"decline"}`)})
 	}()
 }
 
@@ -105,7 +105,7 @@ func TestOfficialSDK(t *testing.T) {
 			if got := call(t, c, "tools/call", `{"name":"echo","arguments":{"n":9007199254740993}}`); !strings.Contains(got, "9007199254740993") {
 				t.Errorf("echo: %s", got)
 			}
-			if got := call(t, c, "tools/call", `{"name":"ask","arguments":{}}`); !strings.Contains(got, "the-client") {
+			if got := call(t, c, "tools/call", `{"name":"ask","arguments":{}}`); !strings.Contains(got, "decline") {
 				t.Errorf("ask: %s", got)
 			}
 			progress := make(chan string, 3)
