@@ -107,7 +107,8 @@ servers:
 	jsonLog := slog.New(slog.NewJSONHandler(&out, nil))
 	for _, s := range c.Servers {
 		fmt.Fprintf(&out, "%v %+v %#v %s %v\n", s, s, s, s, *s)
-		fmt.Fprintf(&out, "%+v\n", *s.Redacted())
+		r := s.Redacted()
+		fmt.Fprintln(&out, r.Env, r.Headers, r.Command, r.Args, r.URL, r.Dir, r.Mounts, r.Network, s.Runs())
 		log.Info("x", "server", s, "value", *s)
 		jsonLog.Info("x", "server", s, "value", *s)
 		if err := enc.Encode([]any{s, *s}); err != nil {
