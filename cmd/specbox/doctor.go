@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/specbox/specbox/sandbox/process"
+	"github.com/specbox/specbox"
 )
 
 // A diagnosis is what `specbox doctor --json` prints.
@@ -66,7 +66,7 @@ packages. The exit status is 1 if the default isolation cannot work.`,
 // diagnose looks at the machine and at the state folder dir.
 func diagnose(ctx context.Context, dir string) diagnosis {
 	d := diagnosis{OK: true}
-	for _, f := range process.Check(ctx) {
+	for _, f := range specbox.Check(ctx) {
 		d.Findings = append(d.Findings, finding{f.Name, f.OK, required[f.Name], f.Detail, f.Fix})
 	}
 	d.Findings = append(d.Findings,

@@ -14,11 +14,11 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/specbox/specbox/sandbox/process"
+	"github.com/specbox/specbox"
 )
 
 func main() {
-	process.Init() // in a helper of the sandboxes, it does not return
+	specbox.Init() // in a helper of the sandboxes, it does not return
 	os.Exit(interruptible(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -13,11 +13,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
-	"github.com/specbox/specbox/sandbox/process"
+	"github.com/specbox/specbox"
 )
 
 func TestMain(m *testing.M) {
-	process.Init() // the command is this test program under another name
+	specbox.Init() // the command is this test program under another name
 	testscript.Main(m, map[string]func(){"specbox": main})
 }
 
