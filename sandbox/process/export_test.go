@@ -1,0 +1,26 @@
+package process
+
+// The parsers, for their fuzz tests.
+var (
+	ParseShebang = parseShebang
+	Unescape     = unescape
+)
+
+// ParseMount returns the mount point and the kind of a line of mountinfo.
+func ParseMount(line string) (point, kind string, ok bool) {
+	m, ok := parseMount(line)
+	return m.point, m.kind, ok
+}
+
+// ParseAllowed returns the addresses inside that an allow-list makes, those
+// outside, and the lines of /etc/hosts.
+func ParseAllowed(entries []string) (inside, outside []string, hosts string, err error) {
+	a, err := newAllowList(entries)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	for _, w := range a.ways {
+		inside, outside = append(inside, w.Inside), append(outside, w.Outside)
+	}
+	return inside, outside, a.hostsFile(), nil
+}
