@@ -130,16 +130,9 @@ func (e events) flush() error {
 }
 
 // extend gives the client time to read. A writer without deadlines has no client
-// that could stall.
+// that could stall. The HTTP server takes the deadline back after the response.
 func (e events) extend() {
 	if e.rc != nil {
 		_ = e.rc.SetWriteDeadline(time.Now().Add(stall))
-	}
-}
-
-// relax takes the deadline back: the connection may serve more.
-func (e events) relax() {
-	if e.rc != nil {
-		_ = e.rc.SetWriteDeadline(time.Time{})
 	}
 }

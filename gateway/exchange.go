@@ -191,8 +191,7 @@ func (x *exchange) write(streaming, batch bool, answers []answer) {
 				return // the client left, which is its right
 			}
 		}
-		e.flush()
-		e.relax()
+		_ = e.flush() // as above
 	case len(answers) == 0:
 		x.w.WriteHeader(http.StatusAccepted)
 	default:
@@ -236,5 +235,4 @@ func writeJSON(w http.ResponseWriter, status int, batch bool, answers []answer) 
 	if batch {
 		_, _ = io.WriteString(w, "]")
 	}
-	e.relax()
 }

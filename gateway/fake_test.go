@@ -25,6 +25,7 @@ type server struct {
 	version  string // "" answers with the version that was asked for
 	openErr  error
 	initErr  bool
+	initWait time.Duration
 	instant  bool // tools/call of "echo" alone, without bookkeeping: for benchmarks
 }
 
@@ -104,6 +105,7 @@ func (f *far) Request(ctx context.Context, m wire.Message, stream wire.Sender) w
 	}
 	switch m.Method {
 	case "initialize":
+		time.Sleep(f.srv.initWait)
 		if f.srv.initErr {
 			return wire.Fail(-32099, "not today")
 		}
@@ -168,6 +170,9 @@ func (f *far) tool(ctx context.Context, m wire.Message, stream wire.Sender) wire
 			f.ended <- context.Cause(ctx)
 			return wire.Reply{}
 		}
+	case "stubborn": // does not care for its context
+		time.Sleep(time.Duration(n) * time.Millisecond)
+		return text("at last")
 	case "panic":
 		panic("the fake's own fault")
 	}

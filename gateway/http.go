@@ -28,14 +28,6 @@ const codeNoSession = -32001
 // WriteTimeout and ReadTimeout, which would cut event streams: bodies and
 // clients that do not read have deadlines of their own.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	tracked := &tracker{ResponseWriter: w}
-	defer g.recovered(r.Method+" "+r.URL.Path, func() {
-		if tracked.begun {
-			panic(http.ErrAbortHandler) // the only way to tell the client
-		}
-		g.refuse(w, faultf(http.StatusInternalServerError, nil, wire.CodeInternal, "the request met a fault in SpecBox; its log says more"))
-	})
-	w = tracked
 	server, ok := strings.CutPrefix(r.URL.Path, "/mcp")
 	server, sub := strings.CutPrefix(server, "/")
 	if !ok || (!sub && server != "") || strings.Contains(server, "/") {
@@ -49,21 +41,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	tenant := DefaultTenant
-	if g.cfg.Tenant != nil {
-		var err error
-		if tenant, err = g.cfg.Tenant(r); err != nil {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, err.Error(), http.StatusUnauthorized)
-			return
-		}
-	}
-	if server != "" && !g.cfg.Known(tenant, server) {
-		text := "no server named " + server
-		if names := g.cfg.Names(tenant); len(names) > 0 {
-			text += "; there are " + strings.Join(names, ", ")
-		}
-		http.Error(w, text, http.StatusNotFound)
+	tenant, deny := g.tenant(r, server)
+	if deny != nil {
+		deny(w)
 		return
 	}
 	switch r.Method {
@@ -77,6 +57,33 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", "GET, POST, DELETE, OPTIONS")
 		http.Error(w, r.Method+" is not part of MCP", http.StatusMethodNotAllowed)
 	}
+}
+
+// tenant tells who sent r, or how to turn it away.
+func (g *Gateway) tenant(r *http.Request, server string) (tenant string, deny func(http.ResponseWriter)) {
+	defer g.recovered("tell the tenant", func() {
+		deny = func(w http.ResponseWriter) {
+			g.refuse(w, faultf(http.StatusInternalServerError, nil, wire.CodeInternal, "telling who you are met a fault in SpecBox; its log says more"))
+		}
+	})
+	tenant = DefaultTenant
+	if g.cfg.Tenant != nil {
+		var err error
+		if tenant, err = g.cfg.Tenant(r); err != nil {
+			return "", func(w http.ResponseWriter) {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+				http.Error(w, err.Error(), http.StatusUnauthorized)
+			}
+		}
+	}
+	if server != "" && !g.cfg.Known(tenant, server) {
+		text := "no server named " + server
+		if names := g.cfg.Names(tenant); len(names) > 0 {
+			text += "; there are " + strings.Join(names, ", ")
+		}
+		return "", func(w http.ResponseWriter) { http.Error(w, text, http.StatusNotFound) }
+	}
+	return tenant, nil
 }
 
 // admits checks Host and Origin: a page of a foreign site must not use the
@@ -355,7 +362,6 @@ func (g *Gateway) get(w http.ResponseWriter, r *http.Request, tenant, server str
 	e := newEvents(w, true)
 	rest, _ := e.pump(r.Context().Done(), s.stop, s.wake, func() []item { return c.take(s) })
 	c.unlisten(s, rest)
-	e.relax()
 }
 
 func (g *Gateway) delete(w http.ResponseWriter, r *http.Request, tenant, server string) {
@@ -431,9 +437,8 @@ func (g *Gateway) body(w http.ResponseWriter, r *http.Request) ([]byte, *fault) 
 		return nil, tooLarge(size, limit, nil)
 	}
 	rc := http.NewResponseController(w)
-	more := func() { _ = rc.SetReadDeadline(time.Now().Add(bodyStall)) } // not every writer has a connection
+	more := func() { _ = rc.SetReadDeadline(time.Now().Add(bodyStall)) } // which the server takes back at the end of the body
 	more()
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	buf := make([]byte, 0, min(max(size+1, 512), bodyPart, limit+1))
 	for part := 0; ; {
 		if len(buf) == cap(buf) {
@@ -500,22 +505,3 @@ func drain(w http.ResponseWriter, body io.Reader, buf []byte, size, limit int64,
 func tooLarge(size, limit int64, id []byte) *fault {
 	return faultf(http.StatusRequestEntityTooLarge, id, wire.CodeInvalidRequest, "the message has %d bytes, over the limit of %d; raise the limit of the gateway, or send less", size, limit)
 }
-
-// A tracker notes whether a response was begun.
-type tracker struct {
-	http.ResponseWriter
-	begun bool
-}
-
-func (t *tracker) WriteHeader(status int) {
-	t.begun = true
-	t.ResponseWriter.WriteHeader(status)
-}
-
-func (t *tracker) Write(p []byte) (int, error) {
-	t.begun = true
-	return t.ResponseWriter.Write(p)
-}
-
-// Unwrap lets [http.ResponseController] find what the writer can do.
-func (t *tracker) Unwrap() http.ResponseWriter { return t.ResponseWriter }

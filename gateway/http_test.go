@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -272,6 +273,11 @@ func TestTenantsDoNotMeet(t *testing.T) {
 	}
 	if w := ask("bob", "POST", "/mcp/of-bob", ""); w.Code != 200 || srv.last(t).o.Server != "of-bob" {
 		t.Errorf("bob at his server: %d %s", w.Code, w.Body)
+	}
+	for _, name := range []string{"../one", "a b", "é"} {
+		if w := ask("bob", "POST", (&url.URL{Path: "/mcp/" + name}).EscapedPath(), ""); w.Code != 404 {
+			t.Errorf("%s: %d", name, w.Code)
+		}
 	}
 	for _, path := range []string{"/", "/mcpx", "/mcp/a/b"} {
 		if w := ask("ann", "POST", path, ""); w.Code != 404 {
@@ -645,6 +651,128 @@ func TestBackgroundMessagesWaitForAStream(t *testing.T) {
 			t.Errorf("streams outlive their session: %+v", st)
 		}
 	})
+}
+
+// A deafWriter is that of a client whose connection breaks unnoticed.
+type deafWriter struct {
+	*httptest.ResponseRecorder
+	deaf bool
+}
+
+func (w *deafWriter) Write(p []byte) (int, error) {
+	if w.deaf {
+		return 0, errors.New("connection reset")
+	}
+	return w.ResponseRecorder.Write(p)
+}
+
+func TestWhatAStreamCannotDeliverGoesToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{}
+		g, _ := newGateway(t, srv, nil)
+		c := newClient(t, g).initialize("2025-11-25")
+		ctx, leave := context.WithCancel(t.Context())
+		older := httptest.NewRecorder()
+		go g.ServeHTTP(older, c.request(ctx, http.MethodGet, ""))
+		synctest.Wait()
+		newer := &deafWriter{ResponseRecorder: httptest.NewRecorder()}
+		go g.ServeHTTP(newer, c.request(ctx, http.MethodGet, ""))
+		synctest.Wait()
+		newer.deaf = true
+		_ = srv.last(t).background.Send([]byte(`{"jsonrpc":"2.0","method":"one"}`), nil)
+		synctest.Wait()
+		posting := &deafWriter{ResponseRecorder: httptest.NewRecorder(), deaf: true}
+		g.ServeHTTP(posting, c.request(ctx, http.MethodPost, call("1", "log", "{}")))
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if got := messages(older.Body.Bytes()); len(got) != 2 || !strings.Contains(got[0], "one") || !strings.Contains(got[1], "hello") {
+			t.Errorf("the older stream got %q", got)
+		}
+		if st := g.Stats(); st.Streams != 0 || st.Calls != 0 || g.Sessions()[0].Connected {
+			t.Errorf("left: %+v", st)
+		}
+	})
+}
+
+func TestQueuesAreBoundedInBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{}
+		g, _ := newGateway(t, srv, func(c *gateway.Config) { c.Limits.QueueBytes = 1000 })
+		c := newClient(t, g).initialize("2025-11-25")
+		send := func(method string, n int) error {
+			return srv.last(t).background.Send(wire.NotificationParts(method, []byte(`{"x":"`+strings.Repeat("x", n)+`"}`))...)
+		}
+		for range 100 {
+			if err := send("notifications/message", 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if st := g.Stats(); st.Queued < 4 || st.Queued > 8 || st.Dropped != int64(100-st.Queued) {
+			t.Errorf("stats: %+v", st)
+		}
+		if err := send("notifications/resources/updated", 5000); err != nil || g.Stats().Queued != 1 {
+			t.Errorf("a large message alone: %v, %+v", err, g.Stats())
+		}
+		if err := send("x", 1); err == nil {
+			t.Error("there was room beside a message over the limit")
+		}
+		ctx, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		if got := messages(c.do(ctx, http.MethodGet, "").Body.Bytes()); len(got) != 1 {
+			t.Errorf("the stream got %d messages", len(got))
+		}
+		for range 5 {
+			if err := send("x", 100); err != nil {
+				t.Fatalf("the room of what was taken is not given back: %v", err)
+			}
+		}
+	})
+}
+
+func TestAClientThatLeavesBeforeItKnowsItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{initWait: time.Second}
+		g, _ := newGateway(t, srv, nil)
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, leave)
+		newClient(t, g).do(ctx, http.MethodPost, initializeBody)
+		if _, causes, closes := srv.last(t).seen(); closes != 1 || len(causes) != 0 || len(g.Sessions()) != 0 {
+			t.Errorf("closed %d times, %d sessions left", closes, len(g.Sessions()))
+		}
+	})
+}
+
+func TestRunWaitsForWhatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{}
+		g, err := gateway.New(gateway.Config{Open: srv.open})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		c := newClient(t, g).initialize("2025-11-25")
+		go c.post(call("1", "stubborn", `{"n":5000}`))
+		synctest.Wait()
+		stop()
+		began := time.Now()
+		if err := g.Run(ctx); err != nil || time.Since(began) != 5*time.Second {
+			t.Errorf("Run returned %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+func TestAPanicInTheHouseIsAnswered(t *testing.T) {
+	g, _ := newGateway(t, &server{}, func(c *gateway.Config) {
+		c.Known = func(string, string) bool { panic("the house's own fault") }
+	})
+	c := newClient(t, g)
+	c.path = "/mcp/one"
+	if w := c.post(initializeBody); w.Code != 500 || !strings.Contains(w.Body.String(), "-32603") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	c.path = "/mcp"
+	c.initialize("2025-11-25")
 }
 
 func TestGetWantsStreams(t *testing.T) {

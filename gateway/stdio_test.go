@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,5 +294,66 @@ func TestStdioOfAClientThatDoesNotRead(t *testing.T) {
 			t.Error(err)
 		}
 		_ = p.raw.Close()
+	})
+}
+
+func TestMessagesWaitForInitialize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := &server{initWait: time.Second}
+		g, _ := newGateway(t, srv, func(c *gateway.Config) { c.Limits.Calls = 2 })
+		p := newPipe(t, g)
+		p.say(initializeBody, call("1", "echo", "{}"), `{"jsonrpc":"2.0","method":"notifications/initialized"}`, call("2", "echo", "{}"))
+		for _, want := range []string{`"id":2,"error"`, `"id":"i","result"`, `"id":1,"result"`} {
+			if got := p.hear(); !strings.Contains(got, want) {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		p.close()
+	})
+}
+
+func TestStdioStopsReadingForOneThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGateway(t, &server{}, func(c *gateway.Config) { c.Limits.Calls = 10 })
+		p := newPipe(t, g)
+		p.initialize("2025-11-25")
+		var said atomic.Int64
+		go func() {
+			for said.Load() < 1000 {
+				if _, err := io.WriteString(p.in, call("1", "echo", "{}")+"\n"); err != nil {
+					return
+				}
+				said.Add(1)
+			}
+		}()
+		time.Sleep(time.Second)
+		if n := said.Load(); n > 100 {
+			t.Errorf("%d requests were taken while no answer was read", n)
+		}
+		for range 1000 {
+			if got := p.hear(); !strings.Contains(got, `"id":1,"result"`) {
+				t.Fatalf("got %s", got)
+			}
+		}
+		p.close()
+	})
+}
+
+func TestStdioIsReadToItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGateway(t, &server{}, nil)
+		p := newPipe(t, g)
+		p.initialize("2025-11-25")
+		p.say(call("1", "echo", "{}"), call("2", "echo", "{}"))
+		_ = p.in.Close()
+		time.Sleep(time.Minute) // a slow reader
+		for range 2 {
+			if got := p.hear(); !strings.Contains(got, "result") {
+				t.Errorf("got %s", got)
+			}
+		}
+		if err := <-p.done; err != nil {
+			t.Error(err)
+		}
 	})
 }
