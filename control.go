@@ -46,9 +46,7 @@ func (r *Runtime) health() control.Health {
 		Tokens: !r.tenants.Open(), Config: r.opts.Config.File,
 		Sandboxes: len(st), Sessions: sum(r.hub.Sessions()), Warnings: r.Warnings(),
 	}
-	if a := r.Addr(); a != "" {
-		h.URL = "http://" + a + "/mcp"
-	}
+	h.URL = r.URL()
 	for _, s := range st {
 		h.Memory += s.Memory
 	}
@@ -311,7 +309,7 @@ func (r *Runtime) serverRows() []control.Server {
 			row.Warnings = append(row.Warnings, v.err.Error())
 		}
 		if v.program != nil {
-			row.Warnings = append(row.Warnings, v.program.Notes...)
+			row.Notes = v.program.Notes
 		}
 		rows = append(rows, row)
 	}

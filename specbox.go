@@ -102,6 +102,9 @@ func New(o Options) (*Runtime, error) {
 	if err := control.MakeFolder(o.State); err != nil {
 		return nil, err
 	}
+	if len(o.Config.Tenants) == 0 && !loopback(o.Config.Listen) {
+		return nil, fmt.Errorf("listen on %s: others can reach that address, and there are no tenants: add one with a token (specbox token makes it), or listen on 127.0.0.1", o.Config.Listen)
+	}
 	r := &Runtime{opts: o, started: time.Now(), ready: make(chan struct{}), packages: launcher.New(filepath.Join(o.State, "packages"))}
 	var err error
 	if r.hashKey, err = hashKey(filepath.Join(o.State, "hash.key")); err != nil {
@@ -218,6 +221,19 @@ func (r *Runtime) Addr() string {
 		return ""
 	}
 	return r.addr.String()
+}
+
+// URL returns where clients of this machine find the agent's door, or "" before
+// Ready.
+func (r *Runtime) URL() string {
+	host, port, err := net.SplitHostPort(r.Addr())
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, port) + "/mcp"
 }
 
 // Run serves agents over HTTP, and the operator on the socket of the state

@@ -158,6 +158,7 @@ type Server struct {
 	Version   string   `json:"version,omitempty"` // it is pinned to; "" if not installed
 	Disabled  bool     `json:"disabled,omitempty"`
 	Warnings  []string `json:"warnings,omitempty"`
+	Notes     []string `json:"notes,omitempty"` // what was decided for it, and how to decide otherwise
 }
 
 // A Result is the answer of a call.

@@ -75,7 +75,7 @@ func (h *Hub) Fill(ctx context.Context, names []string, again bool, report func(
 		if o.err != nil {
 			errs = append(errs, o.err)
 		}
-		if report != nil {
+		if report != nil && h.life.Err() == nil && ctx.Err() == nil { // who stops has no use for what fails of that
 			report(FillReport{Server: o.srv.Name, Err: o.err, Done: i + 1, Total: len(todo)})
 		}
 	}
@@ -164,7 +164,7 @@ func (h *Hub) startFill(srv *Server, caps []byte) *fill {
 			if err := h.cfg.Catalog.SetError(key, f.err); err != nil {
 				h.cfg.Log.Warn("catalogue: an error was not stored", "server", srv.Name, "err", err)
 			}
-			h.cfg.Log.Warn("catalogue: server not read", "server", srv.Name, "err", f.err)
+			h.cfg.Log.Debug("catalogue: server not read", "server", srv.Name, "err", f.err)
 		}
 		h.cfg.Recorder.Record(e)
 		h.mu.Lock()
