@@ -29,7 +29,8 @@ type StartError struct {
 
 func (e *StartError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "server %q could not be started: %v", e.Server, e.Err)
+	why := strings.TrimPrefix(e.Err.Error(), fmt.Sprintf("server %q: ", e.Server)) // backends name it as well
+	fmt.Fprintf(&b, "server %q could not be started: %s", e.Server, why)
 	describe(&b, e.Exit, e.Stderr)
 	if wait := e.Retry.Sub(e.now); wait > 0 {
 		fmt.Fprintf(&b, "; %s: it is tried again in %v at the earliest", attempts(e.Tries), wait.Round(100*time.Millisecond))

@@ -434,7 +434,7 @@ func TestFailingStartsBackOff(t *testing.T) {
 		if !errors.As(err, &e) || e.Tries != 1 {
 			t.Errorf("a success did not reset the count: %v", err)
 		}
-		want := `server "a" could not be started: server "a": exec: no such file; its last words: cannot find module; ` +
+		want := `server "a" could not be started: exec: no such file; its last words: cannot find module; ` +
 			"this was one attempt: it is tried again in 1s at the earliest; `specbox logs a` shows more"
 		h.want("error", err, want)
 		if events := h.events(trace.Start); !strings.Contains(events[0], "no such file") {
