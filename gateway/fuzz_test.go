@@ -30,7 +30,8 @@ var seeds = []string{
 	`[{"jsonrpc":"2.0","id":1,"method":"ping"},[],{},1]`, initializeBody,
 	call("1", "echo", `{"a":[1,-2.5e-7,"\\\"\u00e9",true,false,null,{}]}`), call("2", "lines", "{}"), call("3", "panic", "{}"),
 	strings.Repeat("[", 999) + strings.Repeat("]", 999), strings.Repeat("[", 1001) + strings.Repeat("]", 1001),
-	strings.Repeat(`{"a":`, 5000),
+	strings.Repeat(`{"a":`, 1900), strings.Repeat("[", 4500) + strings.Repeat("]", 4500),
+	"\"a\nb\"", "\"\x1f\"", "\"abcdefghijk\x01mnop\"", `"abcdefgh\u12g4"`, `"abcdefgh\`, `"\x"`, "\"\x7f\u0080abcdefgh\u00ff\"",
 }
 
 // FuzzBody holds that every body gets an answer, and a request its own.

@@ -681,6 +681,9 @@ func TestWhatAStreamCannotDeliverGoesToAnother(t *testing.T) {
 		newer.deaf = true
 		_ = srv.last(t).background.Send([]byte(`{"jsonrpc":"2.0","method":"one"}`), nil)
 		synctest.Wait()
+		if got := messages(older.Body.Bytes()); len(got) != 1 {
+			t.Errorf("the older stream got %q", got)
+		}
 		posting := &deafWriter{ResponseRecorder: httptest.NewRecorder(), deaf: true}
 		g.ServeHTTP(posting, c.request(ctx, http.MethodPost, call("1", "log", "{}")))
 		synctest.Wait()
@@ -852,5 +855,22 @@ func TestBadConfig(t *testing.T) {
 	}
 	if _, err := gateway.New(gateway.Config{Open: (&server{}).open, Limits: gateway.Limits{Calls: -1}}); err == nil {
 		t.Error("a negative limit, no error")
+	}
+}
+
+func TestNestingIsBounded(t *testing.T) {
+	g, _ := newGateway(t, &server{}, nil)
+	c := newClient(t, g).initialize("2025-11-25")
+	for depth, want := range map[int]int{900: 200, 1100: 400, 1_000_000: 400} {
+		for _, kind := range []string{"[]", "{}"} {
+			nest := strings.Repeat("[", depth) + strings.Repeat("]", depth)
+			if kind == "{}" {
+				nest = strings.Repeat(`{"a":`, depth) + "1" + strings.Repeat("}", depth)
+			}
+			w := c.post(call("1", "echo", nest))
+			if w.Code != want || want == 400 && !strings.Contains(w.Body.String(), "nested") {
+				t.Errorf("%s nested %d deep: %d %.200s", kind, depth, w.Code, w.Body)
+			}
+		}
 	}
 }
