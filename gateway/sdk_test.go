@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 the legacy era lives on what the next one deprecates
+
 package gateway_test
 
 import (
