@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -38,13 +39,15 @@ var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/lib
 // etc is what is shown of the host's /etc: how libraries are found, whom TLS
 // trusts, what time it is. Nothing there is about this machine's users.
 var etc = []string{
-	"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives",
-	"/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/ca-certificates",
-	"/etc/localtime", "/etc/timezone", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/fonts",
+	"/etc/ld.so.cache", "/etc/alternatives",
+	"/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted",
+	"/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/fonts",
 }
 
 // bwrap is the bubblewrap program of this machine, looked at once.
 type bwrap struct {
+	covers func() []string // of covers, once
+
 	mu    sync.Mutex
 	path  string
 	sized bool // it can bound a tmpfs
@@ -167,6 +170,8 @@ func checkMount(m config.Mount) error {
 		return fmt.Errorf("mount %q: the path is not absolute: give the full path", cmp.Or(m.At, m.Path))
 	case at == "/":
 		return fmt.Errorf("mount %q: it would replace the whole root of the sandbox: name the folders that the server needs", m.Path)
+	case at != homeDir && within(homeDir, at):
+		return fmt.Errorf("mount %q: it would hide the HOME of the sandbox, %s: name the folders in it that the server needs", m.Path, homeDir)
 	case within(at, "/proc") || at == "/dev":
 		return fmt.Errorf("mount %q: the sandbox has a %s of its own: leave the mount out", m.Path, at)
 	}
@@ -182,9 +187,10 @@ func checkMount(m config.Mount) error {
 // A layout collects bubblewrap's arguments, which are passed in a file.
 type layout struct {
 	bytes.Buffer
-	files *files
-	sized bool
-	err   error
+	files  *files
+	sized  bool
+	covers []string
+	err    error
 }
 
 func (l *layout) arg(args ...string) {
@@ -243,13 +249,13 @@ func (l *layout) write(spec *sandbox.Spec, show []bind, prog program, net *allow
 	}
 	l.arg("--proc", "/proc")
 	if os.Geteuid() == 0 {
-		l.coverProc()
+		l.arg(l.covers...)
 	}
 	l.arg("--dev", "/dev")
 	l.tmpfs("/dev/shm", "1777", size)
 	l.arg("--remount-ro", "/dev")
 	l.tmpfs("/tmp", "1777", size)
-	l.arg("--dir", "/var", "--symlink", "/tmp", "/var/tmp", "--dir", "/run")
+	l.arg("--dir", "/var", "--symlink", "../tmp", "/var/tmp", "--dir", "/run")
 	if spec.Home == "" {
 		l.tmpfs(homeDir, "0700", size)
 	} else {
@@ -292,11 +298,13 @@ func (l *layout) network(spec *sandbox.Spec, net *allowList) {
 	l.file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
 }
 
-// coverProc is for SpecBox run as root. The server then is root to the kernel
-// where files are concerned, though without a capability, and much of /proc asks
-// for no more than that: all that is not about processes becomes read-only, and
-// what others than root may not read is hidden.
-func (l *layout) coverProc() {
+// covers returns the arguments that cover /proc, for SpecBox run as root. The
+// server then is root to the kernel where files are concerned, though without a
+// capability, and much of /proc asks for no more than that: what is not about
+// processes and has something to write becomes read-only, and what others than
+// root may not read is hidden.
+func covers() []string {
+	var args []string
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		path := "/proc/" + e.Name()
@@ -305,12 +313,30 @@ func (l *layout) coverProc() {
 			continue
 		}
 		switch mode := info.Mode(); {
-		case mode.IsDir(), mode.IsRegular() && mode&0o222 != 0 && mode&0o004 != 0:
-			l.arg("--ro-bind", path, path)
+		case e.Name() == "irq" || e.Name() == "bus": // bubblewrap covers these
+		case mode.IsDir() && writable(path), mode.IsRegular() && mode&0o222 != 0 && mode&0o004 != 0:
+			args = append(args, "--ro-bind", path, path)
 		case mode.IsRegular() && mode&0o004 == 0:
-			l.arg("--ro-bind", "/dev/null", path)
+			args = append(args, "--ro-bind", "/dev/null", path)
 		}
 	}
+	return args
+}
+
+// writable reports whether there is anything in dir that its owner may write to.
+func writable(dir string) bool {
+	found := false
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if info, err := d.Info(); err == nil && info.Mode()&0o222 != 0 && info.Mode()&fs.ModeSymlink == 0 {
+			found = true
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
 }
 
 // environment returns the complete environment of the server.

@@ -383,6 +383,7 @@ func TestBadSpecsAreExplained(t *testing.T) {
 		"mount":       {mounts: []config.Mount{{Path: "/no/such"}}, want: `server "probe": mount /no/such does not exist`},
 		"root":        {mounts: []config.Mount{{Path: "/"}}, want: "replace the whole root"},
 		"proc":        {mounts: []config.Mount{{Path: "/proc/sys", Write: true}}, want: "a /proc"},
+		"home's own":  {mounts: []config.Mount{{Path: dir, At: "/home"}}, want: "hide the HOME"},
 		"relative":    {mounts: []config.Mount{{Path: "x"}}, want: "not absolute"},
 		"program":     {argv: []string{"no-such-program"}, want: `no program "no-such-program" in PATH`},
 		"path":        {argv: []string{"/no/such"}, want: "/no/such does not exist"},

@@ -24,6 +24,7 @@ import (
 
 const (
 	mannerVar = "PROCESS_TEST_MANNER" // this binary is to be a server
+	stormVar  = "PROCESS_TEST_STORM"  // … and that is busy until then
 	ownerVar  = "PROCESS_TEST_OWNER"  // this binary is to be a SpecBox that gets killed
 )
 

@@ -26,6 +26,7 @@ type stat struct {
 	parent  int
 	session int
 	flags   uint64
+	start   uint64 // clock ticks after boot
 }
 
 // dead reports whether nothing is left of the process but its exit status.
@@ -41,7 +42,7 @@ func readStat(pid string) (stat, bool) {
 	}
 	// The command's name stands in parentheses and may hold anything.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 7 {
+	if len(f) < 20 {
 		return stat{}, false
 	}
 	var s stat
@@ -49,6 +50,7 @@ func readStat(pid string) (stat, bool) {
 	s.parent, _ = strconv.Atoi(f[1])
 	s.session, _ = strconv.Atoi(f[3])
 	s.flags, _ = strconv.ParseUint(f[6], 10, 64)
+	s.start, _ = strconv.ParseUint(f[19], 10, 64)
 	return s, true
 }
 

@@ -96,6 +96,7 @@ func New(c Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{log: c.Log, run: r, groups: g, starts: newStarter(), live: map[string]*instance{}}
+	b.bwrap.covers = sync.OnceValue(covers)
 	b.life, b.end = context.WithCancel(context.Background())
 	return b, nil
 }

@@ -32,6 +32,9 @@ func owner(dir string) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+	if os.Getenv(stormVar) != "" {
+		storm(b, specs)
+	}
 	for id, s := range specs {
 		inst, err := b.Create(context.Background(), id, s, io.Discard)
 		if err != nil {
@@ -48,43 +51,102 @@ func owner(dir string) {
 	select {}
 }
 
+// storm starts sandboxes without end.
+func storm(b *process.Backend, specs map[string]*sandbox.Spec) {
+	fmt.Println("ready")
+	for id, s := range specs {
+		go func() {
+			for n := 0; ; n++ {
+				inst, err := b.Create(context.Background(), fmt.Sprintf("%s-%d", id, n), s, io.Discard)
+				if err == nil && n%2 == 0 {
+					_ = inst.Close()
+				}
+			}
+		}()
+	}
+	select {}
+}
+
+// ownerOf starts an owner of these sandboxes in root and waits until it is
+// ready.
+func ownerOf(t *testing.T, root string, specs map[string]*sandbox.Spec, env ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := json.Marshal(specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(self)
+	c.Env = append(append(os.Environ(), ownerVar+"="+root), env...)
+	c.Stdin = strings.NewReader(string(in))
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		t.Fatalf("the owner says %q", line)
+	}
+	return c
+}
+
+// mix returns specs of every kind, of servers that do not stop when asked to.
+func mix() map[string]*sandbox.Spec {
+	specs := map[string]*sandbox.Spec{}
+	for i, isolation := range []config.Isolation{config.Process, config.None, config.Process} {
+		s := spec(isolation)
+		s.Env = map[string]string{"PROBE_IGNORE": "1"}
+		s.StopGrace = time.Millisecond
+		if i == 2 {
+			s.Network.Hosts = []string{"localhost:9"}
+		}
+		specs[fmt.Sprintf("k-%d", i)] = s
+	}
+	return specs
+}
+
+// SpecBox is killed while sandboxes are between all stages of their lives.
+func TestNothingSurvivesKillInMidStart(t *testing.T) {
+	for round := range 8 {
+		root := filepath.Join(t.TempDir(), "run")
+		c := ownerOf(t, root, mix(), stormVar+"=1")
+		live, _ := os.ReadDir(root)
+		<-time.After(time.Duration(5+17*round) * time.Millisecond)
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		if rep, err := process.Reap(root); err != nil || len(rep.Instances) != 1 {
+			t.Errorf("Reap: %+v, %v", rep, err)
+		}
+		eventually(t, "no process of it", func() string {
+			left := marked(live[0].Name())
+			for _, d := range allProc() {
+				if exe, _ := os.Readlink(d + "/exe"); strings.HasPrefix(exe, probePath) {
+					left = append(left, d)
+				}
+			}
+			return strings.Join(left, " ")
+		})
+		if left := cgroups(live[0].Name()); len(left) > 0 {
+			t.Errorf("cgroups left: %v", left)
+		}
+		if left, _ := os.ReadDir(root); len(left) > 0 {
+			t.Errorf("folders left: %v", left)
+		}
+	}
+}
+
 func TestNothingSurvivesKillOfSpecBox(t *testing.T) {
 	const rounds = 3
 	for round := range rounds {
 		root := filepath.Join(t.TempDir(), "run")
-		specs := map[string]*sandbox.Spec{}
-		for i, isolation := range []config.Isolation{config.Process, config.None, config.Process} {
-			s := spec(isolation)
-			s.Env = map[string]string{"PROBE_IGNORE": "1"}
-			if i == 2 {
-				s.Network.Hosts = []string{"localhost:9"}
-			}
-			specs[fmt.Sprintf("k-%d", i)] = s
-		}
-		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		in, err := json.Marshal(specs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := exec.Command(self)
-		c.Env = append(os.Environ(), ownerVar+"="+root)
-		c.Stdin = strings.NewReader(string(in))
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		line, _ := bufio.NewReader(out).ReadString('\n')
-		if line != "ready\n" {
-			_ = c.Process.Kill()
-			_ = c.Wait()
-			t.Fatalf("the owner says %q", line)
-		}
+		c := ownerOf(t, root, mix())
 		live, _ := os.ReadDir(root)
 		if rep, err := process.Reap(root); err != nil || len(rep.Instances) != 0 {
 			t.Errorf("Reap took from a living instance: %+v, %v", rep, err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -54,6 +55,9 @@ func openRun(root string) (*run, error) {
 		err = unix.Flock(int(r.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if err == nil {
+		_, err = r.lock.WriteString(birth(os.Getpid()))
+	}
+	if err == nil {
 		err = os.Rename(young, r.dir)
 	}
 	if err != nil {
@@ -62,6 +66,16 @@ func openRun(root string) (*run, error) {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	return r, nil
+}
+
+// birth names a process by pid and start, so that no other one is taken for it.
+// It is "" when the process is dead.
+func birth(pid int) string {
+	st, ok := readStat(strconv.Itoa(pid))
+	if !ok || st.dead() {
+		return ""
+	}
+	return fmt.Sprintf("%d %d", pid, st.start)
 }
 
 // close removes the folder and drops the lock.
@@ -135,8 +149,8 @@ func reapInstance(dir string, rep *Report) error {
 	switch {
 	case err == nil:
 		defer lock.Close()
-		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			return nil // it lives, or another reaper is at it
+		if took, err := takeOver(lock); !took || err != nil {
+			return err
 		}
 	case !errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("run folder: %w", err)
@@ -167,6 +181,29 @@ func reapInstance(dir string, rep *Report) error {
 		}
 	}
 	return errors.Join(removeGroups(cgroups), removeAll(dir))
+}
+
+// takeOver takes the lock of a dead owner, and reports whether it did. A child
+// that the owner was about to start when it was killed may hold the lock for a
+// moment longer.
+func takeOver(lock *os.File) (bool, error) {
+	for deadline := time.Now().Add(killPatience); ; <-time.After(5 * time.Millisecond) {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return true, nil
+		}
+		owner, readErr := os.ReadFile(lock.Name())
+		if errors.Is(readErr, os.ErrNotExist) {
+			return false, nil // another reaper was faster
+		}
+		var pid int
+		if _, err := fmt.Sscan(string(owner), &pid); err != nil || birth(pid) == string(owner) {
+			return false, nil // it lives
+		}
+		if time.Now().After(deadline) {
+			return false, fmt.Errorf("lock %s is held by somebody else than its dead owner, process %d: %w", lock.Name(), pid, err)
+		}
+	}
 }
 
 // ownGroups leaves out what cannot be a cgroup that we made: a record is a file,

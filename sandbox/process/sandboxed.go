@@ -126,7 +126,7 @@ func (s *setup) prepare(show []bind, prog program, sized bool) error {
 		return fmt.Errorf("pipes: %w", err)
 	}
 	s.status = status
-	l := layout{files: &s.theirs, sized: sized}
+	l := layout{files: &s.theirs, sized: sized, covers: s.i.b.bwrap.covers()}
 	l.arg("--json-status-fd", s.theirs.add(statusW))
 	blockR, block, err := os.Pipe()
 	if err != nil {
