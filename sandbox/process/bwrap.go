@@ -248,9 +248,7 @@ func (l *layout) write(spec *sandbox.Spec, show []bind, prog program, net *allow
 		size = min(size, spec.Memory)
 	}
 	l.arg("--proc", "/proc")
-	if os.Geteuid() == 0 {
-		l.arg(l.covers...)
-	}
+	l.arg(l.covers...)
 	l.arg("--dev", "/dev")
 	l.tmpfs("/dev/shm", "1777", size)
 	l.arg("--remount-ro", "/dev")
@@ -298,11 +296,12 @@ func (l *layout) network(spec *sandbox.Spec, net *allowList) {
 	l.file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
 }
 
-// covers returns the arguments that cover /proc, for SpecBox run as root. The
-// server then is root to the kernel where files are concerned, though without a
+// covers returns the arguments that cover /proc. The server of a SpecBox run as
+// root is root to the kernel where files are concerned, though without a
 // capability, and much of /proc asks for no more than that: what is not about
 // processes and has something to write becomes read-only, and what others than
-// root may not read is hidden.
+// root may not read is hidden. Any server could write the settings of its own
+// namespaces.
 func covers() []string {
 	var args []string
 	entries, _ := os.ReadDir("/proc")
@@ -316,7 +315,7 @@ func covers() []string {
 		case e.Name() == "irq" || e.Name() == "bus": // bubblewrap covers these
 		case mode.IsDir() && writable(path), mode.IsRegular() && mode&0o222 != 0 && mode&0o004 != 0:
 			args = append(args, "--ro-bind", path, path)
-		case mode.IsRegular() && mode&0o004 == 0:
+		case mode.IsRegular() && mode&0o004 == 0 && os.Geteuid() == 0:
 			args = append(args, "--ro-bind", "/dev/null", path)
 		}
 	}

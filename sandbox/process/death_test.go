@@ -223,6 +223,7 @@ func TestTermReachesTheServer(t *testing.T) {
 }
 
 func TestPlainDescendantsDoNotGetAway(t *testing.T) {
+	needs(t, "kill of plain servers")
 	for _, where := range []string{"", "none"} {
 		b := newBackend(t, where)
 		p := start(t, b, spec(config.None))

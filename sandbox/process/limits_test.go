@@ -17,6 +17,7 @@ import (
 var isolations = []config.Isolation{config.Process, config.None}
 
 func TestMemoryLimit(t *testing.T) {
+	needs(t, "memory limit")
 	b := newBackend(t, "")
 	for _, isolation := range isolations {
 		s := spec(isolation)
@@ -59,6 +60,7 @@ func TestFilesInMemoryCount(t *testing.T) {
 }
 
 func TestPidsLimit(t *testing.T) {
+	needs(t, "pids limit")
 	b := newBackend(t, "")
 	for _, isolation := range isolations {
 		s := spec(isolation)
@@ -72,6 +74,7 @@ func TestPidsLimit(t *testing.T) {
 }
 
 func TestCPULimit(t *testing.T) {
+	needs(t, "cpu limit")
 	b := newBackend(t, "")
 	for _, isolation := range isolations {
 		s := spec(isolation)
@@ -180,8 +183,11 @@ func TestCheck(t *testing.T) {
 	var names []string
 	for _, f := range process.Check(t.Context()) {
 		t.Logf("%+v", f)
-		if !f.OK || f.Fix != "" || f.Detail == "" {
+		if f.Detail == "" || f.OK != (f.Fix == "") {
 			t.Errorf("%s: %+v", f.Name, f)
+		}
+		if !f.OK && slices.Contains([]string{"bubblewrap", "sandbox", "seccomp", "allow-list"}, f.Name) {
+			t.Errorf("these tests need what does not work: %+v", f)
 		}
 		names = append(names, f.Name)
 	}

@@ -211,3 +211,13 @@ func hasAny(s string, subs ...string) bool {
 	}
 	return false
 }
+
+// needs skips a test of what the machine, as [process.Check] says, cannot do.
+func needs(t *testing.T, finding string) {
+	t.Helper()
+	for _, f := range process.Check(t.Context()) {
+		if f.Name == finding && !f.OK {
+			t.Skipf("%s: %s", f.Name, f.Detail)
+		}
+	}
+}

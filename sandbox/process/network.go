@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -172,10 +173,19 @@ func helper() error {
 	if err := loopback(o.Addresses); err != nil {
 		return err
 	}
+	// The kernel takes a moment until a new IPv6 address can be bound to.
+	listen := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
+		level, option := unix.IPPROTO_IP, unix.IP_FREEBIND
+		if network == "tcp6" {
+			level, option = unix.IPPROTO_IPV6, unix.IPV6_FREEBIND
+		}
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) }), err)
+	}}
 	var fds []int
 	opened := make([]byte, len(o.Listen)) // 1 or 0 for each
 	for n, addr := range o.Listen {
-		l, err := net.Listen("tcp", addr)
+		l, err := listen.Listen(context.Background(), "tcp", addr)
 		if err != nil {
 			if strings.HasPrefix(addr, "[::1]") { // a kernel without IPv6
 				continue
