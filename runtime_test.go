@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -296,4 +297,63 @@ func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 func hashOf(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
+}
+
+// Servers behind a URL stand beside local ones, whichever way they speak.
+func TestRemoteServersStandBesideLocalOnes(t *testing.T) {
+	server := func() *mcp.Server {
+		s := mcp.NewServer(&mcp.Implementation{Name: "far", Version: "1"}, nil)
+		mcp.AddTool(s, &mcp.Tool{Name: "greet"}, func(_ context.Context, _ *mcp.CallToolRequest, in struct{ Name string }) (*mcp.CallToolResult, any, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "hello " + in.Name}}}, nil, nil
+		})
+		return s
+	}
+	get := func(*http.Request) *mcp.Server { return server() }
+	keyed := func(h http.Handler) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if req.Header.Get("X-Key") != "sesame-1234" {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			h.ServeHTTP(w, req)
+		}))
+	}
+	streamable := keyed(mcp.NewStreamableHTTPHandler(get, nil))
+	defer streamable.Close()
+	legacy := keyed(mcp.NewSSEHandler(get, nil))
+	defer legacy.Close()
+	t.Setenv("FAR_KEY", "sesame-1234")
+	r := serve(t, t.TempDir(), `
+servers:
+  new: {url: "`+streamable.URL+`", headers: {X-Key: "${FAR_KEY}"}}
+  old: {url: "`+legacy.URL+`", transport: sse, headers: {X-Key: "${FAR_KEY}"}}
+  guessed: {url: "`+legacy.URL+`", headers: {X-Key: "${FAR_KEY}"}}
+  gone: {url: "http://127.0.0.1:1/mcp"}
+  local: {command: NASTY}
+`)
+	<-r.filled
+	s := r.connect("")
+	for _, name := range []string{"new", "old", "guessed"} {
+		if got, want := call(t, s, name+"__greet", map[string]any{"Name": "you"}), "hello you"; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if got := call(t, s, "local__echo", map[string]any{"n": 1}); got != `{"n":1}` {
+		t.Errorf("the local one: %s", got)
+	}
+	rows, err := r.Control().Catalog(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var problem string
+	for _, row := range rows {
+		if row.Server == "gone" {
+			problem += row.Error
+		} else if row.Error != "" {
+			t.Errorf("%s: %s", row.Server, row.Error)
+		}
+	}
+	if !strings.Contains(problem, "127.0.0.1:1") || strings.Contains(problem+r.events.String(), "sesame") {
+		t.Errorf("the one that is gone: %s", problem)
+	}
 }
