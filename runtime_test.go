@@ -319,9 +319,9 @@ func TestRemoteServersStandBesideLocalOnes(t *testing.T) {
 		}))
 	}
 	streamable := keyed(mcp.NewStreamableHTTPHandler(get, nil))
-	defer streamable.Close()
+	t.Cleanup(streamable.Close)
 	legacy := keyed(mcp.NewSSEHandler(get, nil))
-	defer legacy.Close()
+	t.Cleanup(legacy.Close)
 	t.Setenv("FAR_KEY", "sesame-1234")
 	r := serve(t, t.TempDir(), `
 servers:
@@ -353,6 +353,7 @@ servers:
 			t.Errorf("%s: %s", row.Server, row.Error)
 		}
 	}
+	r.stop()
 	if !strings.Contains(problem, "127.0.0.1:1") || strings.Contains(problem+r.events.String(), "sesame") {
 		t.Errorf("the one that is gone: %s", problem)
 	}

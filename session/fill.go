@@ -197,7 +197,7 @@ func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
 	session := catalogSession + NewID()
 	defer h.cfg.Sandboxes.EndSession("", session)
 	lease, err := h.cfg.Sandboxes.Acquire(ctx, sandbox.Demand{
-		Session: session, Spec: srv.Spec, Cause: trace.Catalog, Handler: reader{},
+		Session: session, Spec: srv.Spec, Cause: trace.Catalog, Handler: reader{h},
 		Client: sandbox.Client{Version: Latest, Capabilities: caps, Info: h.clientInfo()},
 	})
 	if err != nil {
@@ -217,16 +217,16 @@ func (h *Hub) clientInfo() []byte {
 }
 
 // A reader answers servers that ask for something while they are only read.
-type reader struct{}
+type reader struct{ h *Hub }
 
 func (reader) Notified(*wire.Conn, wire.Message) {}
 
-func (reader) Requested(c *wire.Conn, m wire.Message) {
+func (r reader) Requested(c *wire.Conn, m wire.Message) {
 	if m.Method == "roots/list" {
-		_ = c.Respond(m.ID, wire.Reply{Result: []byte(`{"roots":[]}`)})
+		r.h.spawn(func() { _ = c.Respond(m.ID, wire.Reply{Result: []byte(`{"roots":[]}`)}) }) // a dead connection says so elsewhere
 		return
 	}
-	_ = c.Respond(m.ID, wire.Fail(wire.CodeInternal, "nobody is there to answer %s: the catalogue is being read", m.Method))
+	r.h.refuse(c, m.ID, wire.CodeInternal, "nobody is there to answer %s: the catalogue is being read", m.Method)
 }
 
 // complete waits, at most for bound, until what the view lacks has been read,

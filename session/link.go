@@ -74,8 +74,8 @@ func (l *sharedLink) Notified(c *wire.Conn, m wire.Message) {
 
 // Requested refuses: whose client would answer?
 func (l *sharedLink) Requested(c *wire.Conn, m wire.Message) {
-	_ = c.Respond(m.ID, wire.Fail(wire.CodeMethodNotFound,
-		"the sandbox of %q is shared by sessions, so no client can be asked; scope: session allows %s", l.server.Name, m.Method))
+	l.h.refuse(c, m.ID, wire.CodeMethodNotFound,
+		"the sandbox of %q is shared by sessions, so no client can be asked; scope: session allows %s", l.server.Name, m.Method)
 }
 
 func (l *sharedLink) mine(s *Session) bool { return l.tenant == "" || l.tenant == s.tenant }

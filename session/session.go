@@ -271,7 +271,7 @@ func (s *Session) ask(c *wire.Conn, server string, m wire.Message) {
 	s.mu.Lock()
 	if s.closed || len(s.asks) >= maxAsks {
 		s.mu.Unlock()
-		_ = c.Respond(m.ID, wire.Fail(wire.CodeInternal, "the client cannot be asked: its session is closed, or %d requests wait for it", maxAsks))
+		s.hub.refuse(c, m.ID, wire.CodeInternal, "the client cannot be asked: its session is closed, or %d requests wait for it", maxAsks)
 		return
 	}
 	s.nasks++
@@ -287,8 +287,15 @@ func (s *Session) ask(c *wire.Conn, server string, m wire.Message) {
 		s.mu.Lock()
 		delete(s.asks, id)
 		s.mu.Unlock()
-		_ = c.Respond(a.id, wire.Fail(wire.CodeInternal, "the client cannot be asked: %v", err))
+		s.hub.refuse(c, a.id, wire.CodeInternal, "the client cannot be asked: %v", err)
 	}
+}
+
+// refuse answers a server's request with an error, off the read loop that it
+// came by.
+func (h *Hub) refuse(c *wire.Conn, id []byte, code int, format string, args ...any) {
+	r := wire.Fail(code, format, args...)
+	h.spawn(func() { _ = c.Respond(id, r) }) // a dead connection says so elsewhere
 }
 
 // withdraw passes on that a server gave up one of its requests.

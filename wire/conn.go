@@ -11,7 +11,8 @@ import (
 )
 
 // A Handler takes what a server sends on its own accord. Its methods are called
-// from the connection's read loop, in order, and must not block.
+// from the connection's read loop, in order, and must not block: not even by
+// writing to the connection.
 type Handler interface {
 	// Notified takes a notification that belongs to no call.
 	Notified(c *Conn, m Message)
@@ -132,7 +133,7 @@ func (c *Conn) dispatch(raw []byte) {
 			call.progress(Replace(m.Params, call.token, "progressToken"))
 		}
 	case m.Method == "ping" && m.IsRequest():
-		_ = c.Respond(m.ID, Reply{Result: []byte("{}")})
+		c.respondLater(m.ID, Reply{Result: []byte("{}")})
 	default:
 		c.mu.Lock()
 		h := c.handler
@@ -153,8 +154,15 @@ func (c *Conn) deliver(h Handler, m Message) {
 	case h != nil:
 		h.Notified(c, m)
 	case m.IsRequest():
-		_ = c.Respond(m.ID, Fail(CodeMethodNotFound, "no client is there to answer %s", m.Method))
+		c.respondLater(m.ID, Fail(CodeMethodNotFound, "no client is there to answer %s", m.Method))
 	}
+}
+
+// respondLater answers a request without holding up the read loop: a server
+// that writes, and does not read meanwhile, would wait for us as we for it. The
+// goroutine ends with the writing, or with the connection.
+func (c *Conn) respondLater(id []byte, r Reply) {
+	go func() { _ = c.Respond(id, r) }() // a dead connection says so elsewhere
 }
 
 // tooLong fails the call that an oversized response answers.
