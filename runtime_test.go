@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -356,5 +357,28 @@ servers:
 	r.stop()
 	if !strings.Contains(problem, "127.0.0.1:1") || strings.Contains(problem+r.events.String(), "sesame") {
 		t.Errorf("the one that is gone: %s", problem)
+	}
+}
+
+func TestStdioServesNoTenants(t *testing.T) {
+	cfg, _ := config.Parse("test.yaml", []byte(`
+tenants: {a: {tokens: ["sha256:`+hashOf("x")+`"]}}
+servers: {one: {command: `+nasty+`}}`), os.LookupEnv)
+	r, err := specbox.New(specbox.Options{Config: cfg, State: t.TempDir(), Offline: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.ServeStdio(t.Context(), strings.NewReader(""), io.Discard); err == nil || !strings.Contains(err.Error(), "tenants") {
+		t.Errorf("ServeStdio with tenants: %v", err)
+	}
+}
+
+// Nobody but this machine reaches SpecBox without a token.
+func TestAnOpenDoorIsRefused(t *testing.T) {
+	for _, addr := range []string{":8484", "0.0.0.0:8484", "[::]:0", "192.0.2.1:80", "example.com:80"} {
+		_, err := specbox.New(specbox.Options{Config: &config.Config{Listen: addr}, State: t.TempDir()})
+		if err == nil || !strings.Contains(err.Error(), "specbox token") {
+			t.Errorf("listen on %s without tenants: %v", addr, err)
+		}
 	}
 }

@@ -274,6 +274,9 @@ func (r *Runtime) Run(ctx context.Context) (err error) {
 // ServeStdio serves one agent over in and out until in ends or ctx does. When
 // it returns, nothing of the runtime is alive.
 func (r *Runtime) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
+	if !r.tenants.Open() {
+		return errors.Join(errors.New("standard input and output bring no token, and the configuration has tenants: run specbox serve with it, and connect to that"), r.closeRooms())
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return r.house(ctx, func(ctx context.Context) error {
