@@ -156,6 +156,13 @@ func TestNothingSurvivesKillOfSpecBox(t *testing.T) {
 		}
 		_ = c.Process.Kill()
 		_ = c.Wait()
+		// The kernel ends all but the orphan of the plain server.
+		eventually(t, "most to die with it", func() string {
+			if left := marked(live[0].Name()); len(left) > 1 {
+				return strings.Join(left, " ")
+			}
+			return ""
+		})
 		rep, err := process.Reap(root)
 		if err != nil {
 			t.Errorf("Reap: %v", err)
