@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -299,7 +300,7 @@ func (c *client) noted(t *testing.T, method string, part string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		var seen []string
-		for _, m := range c.notes {
+		for _, m := range slices.Backward(c.notes) {
 			if m.Method == method && bytes.Contains(m.Params, []byte(part)) {
 				return ""
 			}

@@ -130,29 +130,30 @@ func TestServersKilledInMidCall(t *testing.T) {
 		if got := c.call(t, "nasty__echo", fmt.Sprint(`{"i":`, i, `}`)); got != fmt.Sprint(`{"i":`, i, `}`) {
 			t.Fatalf("call %d got %s", i, got)
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		done := make(chan error, 1)
 		go func() {
-			_, err := c.try(t.Context(), "nasty__hang", "{}")
+			_, err := c.request(ctx, "tools/call", fmt.Sprintf(
+				`{"name":"nasty__progress","arguments":{"steps":100000,"interval_ms":100},"_meta":{"progressToken":"call %d"}}`, i))
 			done <- err
 		}()
+		c.noted(t, "notifications/progress", fmt.Sprintf(`"call %d"`, i)) // it is under way
 		victim := 0
-		eventually(t, 10*time.Second, "a server", func() string {
-			for _, p := range x.alive() {
-				if strings.HasPrefix(p.line, nasty) && p.state != "Z" {
-					victim = p.pid
-					return ""
-				}
+		for _, p := range x.alive() {
+			if strings.HasPrefix(p.line, nasty) && p.state != "Z" {
+				victim = p.pid
 			}
-			return "none"
-		})
+		}
 		if victim <= 1 {
-			t.Fatalf("process %d", victim)
+			t.Fatalf("no server runs: %+v", x.alive())
 		}
 		began := time.Now()
 		if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-done; err == nil {
+		err := <-done
+		cancel()
+		if err == nil {
 			t.Fatalf("call %d was answered though its server was killed", i)
 		}
 		if d := time.Since(began); d > time.Second {
@@ -224,7 +225,7 @@ func TestSpecBoxKilled(t *testing.T) {
 	}
 	x := serveFile(t, state, config) // takes away what the kernel could not
 	eventually(t, 10*time.Second, "nothing of the killed ones is left", func() string {
-		for _, p := range below(os.Getpid()) {
+		for _, p := range orphans() {
 			if p.state == "Z" && p.parent == os.Getpid() {
 				reap(p.pid)
 			} else if strings.Contains(p.line, nasty) {
@@ -341,7 +342,7 @@ func TestCancelledCallsStop(t *testing.T) {
 
 	// A server that goes on in spite of it is stopped where that was asked for.
 	go func() {
-		_, err := c.withID(t.Context(), `7000`, "tools/call", callParams("deaf__hang", `{"deaf":true}`))
+		_, err := c.withID(t.Context(), "7000", "tools/call", callParams("deaf__hang", `{"deaf":true}`))
 		done <- err
 	}()
 	eventually(t, 10*time.Second, "the call runs", func() string {

@@ -53,6 +53,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// running holds the pids of the boxes that run, so that what they run is not
+// taken for what another one left.
+var running sync.Map
+
 // An object is a JSON object that a test writes.
 type object = map[string]any
 
@@ -159,7 +163,12 @@ func start(t *testing.T, state string, args ...string) *box {
 	if err := x.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = x.cmd.Wait(); close(x.ended) }()
+	running.Store(x.cmd.Process.Pid, true)
+	go func() {
+		_ = x.cmd.Wait()
+		running.Delete(x.cmd.Process.Pid)
+		close(x.ended)
+	}()
 	t.Cleanup(func() {
 		x.stop(t)
 		if t.Failed() {
@@ -315,11 +324,20 @@ func processes() map[int]proc {
 }
 
 // below returns the processes that descend from pid.
-func below(pid int) []proc {
+func below(pid int) []proc { return descend(pid, func(int) bool { return false }) }
+
+// orphans returns the processes of this test that belong to no box that runs.
+func orphans() []proc {
+	return descend(os.Getpid(), func(pid int) bool { _, ok := running.Load(pid); return ok })
+}
+
+// descend returns the processes that descend from pid on a way without any that
+// cut reports.
+func descend(pid int, cut func(pid int) bool) []proc {
 	all := processes()
 	var out []proc
 	for _, p := range slices.SortedFunc(maps.Values(all), func(a, b proc) int { return a.pid - b.pid }) {
-		for q := p; q.pid > 1; q = all[q.parent] {
+		for q := p; q.pid > 1 && !cut(q.pid); q = all[q.parent] {
 			if q.parent == pid {
 				out = append(out, p)
 				break
@@ -334,7 +352,7 @@ func below(pid int) []proc {
 func (x *box) nothingLeft(t *testing.T) {
 	t.Helper()
 	eventually(t, 10*time.Second, "no process is left", func() string {
-		for _, p := range below(os.Getpid()) {
+		for _, p := range orphans() {
 			switch {
 			case p.state == "Z" && p.parent == os.Getpid() && p.line == "":
 				reap(p.pid)

@@ -35,6 +35,16 @@ func get(t *testing.T, url string) string {
 	return string(b)
 }
 
+// file writes a configuration.
+func file(t *testing.T, content string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "mcp.json")
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
 func TestBytesPassAsTheyCame(t *testing.T) {
 	x := serve(t, object{"nasty": bad()})
 	x.filled(t, "nasty")
@@ -197,6 +207,7 @@ func TestListChangedIsPassedOnAndStored(t *testing.T) {
 	x.filled(t, "nasty")
 	c := connect(t, x.url, "{}")
 	c.listen(t)
+	c.tools(t) // who has seen no list is not told that it changed
 	c.call(t, "nasty__add-tool", `{"name":"brand-new"}`)
 	c.noted(t, "notifications/tools/list_changed", "")
 	eventually(t, 20*time.Second, "the new tool is listed", func() string {
@@ -304,11 +315,11 @@ func TestQuestionsGoToTheirClient(t *testing.T) {
 func TestVariablesAndSecrets(t *testing.T) {
 	t.Setenv("E2E_TOKEN", "s3cret-of-one")
 	t.Setenv("E2E_OTHER", "s3cret-of-two")
-	state := t.TempDir()
+	state, trace := t.TempDir(), filepath.Join(t.TempDir(), "trace.jsonl")
 	x := serveFile(t, state, object{"servers": object{
 		"one": with(bad("-name", "${E2E_NAME:-by-default}"), object{"env": object{"TOKEN": "${E2E_TOKEN}"}}),
 		"two": with(bad(), object{"env": object{"TOKEN": "${E2E_OTHER}"}}),
-	}}, "--trace", filepath.Join(state, "trace.jsonl"), "--log-level", "debug")
+	}}, "--trace", trace, "--log-level", "debug")
 	x.filled(t, "one", "two")
 	c := connect(t, x.url, "{}")
 	one, two := c.call(t, "one__env", "{}"), c.call(t, "two__env", "{}")
@@ -325,7 +336,12 @@ func TestVariablesAndSecrets(t *testing.T) {
 	}
 	said := x.output.String() + x.run(t, "ps", "--json") + x.run(t, "servers", "ls", "--json") + x.run(t, "logs", "one")
 	x.stop(t)
-	err := filepath.WalkDir(state, func(p string, d os.DirEntry, err error) error {
+	events, err := os.ReadFile(trace)
+	if err != nil || !strings.Contains(string(events), `"kind":"call"`) {
+		t.Errorf("the trace: %v\n%s", err, events)
+	}
+	said += string(events)
+	err = filepath.WalkDir(state, func(p string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -338,8 +354,7 @@ func TestVariablesAndSecrets(t *testing.T) {
 	if err != nil || strings.Contains(said, "s3cret") {
 		t.Errorf("a secret in what was printed, or %v:\n%s", err, said)
 	}
-	bare := exec.Command(specbox, "validate", "/dev/stdin")
-	bare.Stdin = strings.NewReader(`{"mcpServers":{"x":{"command":"/bin/true","env":{"A":"${E2E_UNSET}"}}}}`)
+	bare := exec.Command(specbox, "validate", file(t, `{"mcpServers":{"x":{"command":"/bin/true","env":{"A":"${E2E_UNSET}"}}}}`))
 	if out, err := bare.CombinedOutput(); err == nil || !strings.Contains(string(out), "E2E_UNSET") {
 		t.Errorf("an unset variable: %v, %s", err, out)
 	}
@@ -397,9 +412,9 @@ func TestTenantsAreKeptApart(t *testing.T) {
 	if resp.StatusCode != http.StatusNotFound {
 		t.Errorf("bob in ada's session: status %d", resp.StatusCode)
 	}
-	open := exec.Command(specbox, "--state", t.TempDir(), "serve", "-f", "/dev/null", "--listen", "0.0.0.0:0")
-	if out, err := open.CombinedOutput(); err == nil {
-		t.Errorf("it serves everybody without tokens: %s", out)
+	open := exec.Command(specbox, "--state", t.TempDir(), "serve", "-f", file(t, `{"mcpServers":{"x":{"command":"/bin/true"}}}`), "--listen", "0.0.0.0:0")
+	if out, err := open.CombinedOutput(); err == nil || !strings.Contains(string(out), "specbox token") {
+		t.Errorf("it serves everybody without tokens: %v, %s", err, out)
 	}
 }
 
@@ -430,12 +445,9 @@ func TestStrangePagesAreRefused(t *testing.T) {
 func TestStdio(t *testing.T) {
 	served := serve(t, object{"nasty": bad()})
 	served.filled(t, "nasty")
-	file := filepath.Join(t.TempDir(), "mcp.json")
-	if err := os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"nasty":{"command":%q}}}`, nasty), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	config := file(t, fmt.Sprintf(`{"mcpServers":{"nasty":{"command":%q}}}`, nasty))
 	for _, args := range [][]string{
-		{"--state", t.TempDir(), "stdio", "-f", file},
+		{"--state", t.TempDir(), "stdio", "-f", config},
 		{"--state", served.state, "stdio"},
 		{"stdio", "--url", served.url},
 	} {
