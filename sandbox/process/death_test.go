@@ -209,7 +209,7 @@ func TestTermReachesTheServer(t *testing.T) {
 	for _, isolation := range isolations {
 		s := spec(isolation)
 		s.Env = map[string]string{"PROBE_NOEOF": "1"}
-		s.StopGrace = 2 * time.Second
+		s.StopGrace = time.Second
 		p := start(t, b, s)
 		p.must("uid", probeArgs{})
 		begun := time.Now()
