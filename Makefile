@@ -14,8 +14,7 @@ help: ## Say what there is to make
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .PHONY: demo
-demo: needs build ## Install six real servers and show SpecBox with them
-	@go run ./servers/install $$(bin/specbox demo --names)
+demo: needs build ## Show SpecBox with six real servers, measured on this machine
 	@bin/specbox demo
 
 .PHONY: test
