@@ -382,3 +382,30 @@ func TestAnOpenDoorIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// Isolation is the default; without it a server is at home where its user is,
+// and everybody is told.
+func TestIsolationIsOnlyGivenUpWhereAsked(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	r := serve(t, t.TempDir(), `
+servers:
+  kept: {command: NASTY}
+  free: {command: NASTY, isolation: none}
+`)
+	s := r.connect("")
+	home := func(server string) string { return call(t, s, server+"__env", map[string]any{"names": []string{"HOME"}}) }
+	if got, want := home("free"), os.Getenv("HOME"); !strings.Contains(got, want) {
+		t.Errorf("HOME without isolation: %s, want %s", got, want)
+	}
+	if got := home("kept"); strings.Contains(got, os.Getenv("HOME")) || !strings.Contains(got, "HOME") {
+		t.Errorf("HOME in a sandbox: %s, want a private one", got)
+	}
+	for _, row := range r.ps() {
+		if (row.IsolationWarning != "") != (row.Server == "free") {
+			t.Errorf("ps says %q of %s", row.IsolationWarning, row.Server)
+		}
+	}
+	if w := r.Warnings(); len(w) != 1 || !strings.Contains(w[0], "free: runs without isolation") {
+		t.Errorf("warnings %q", w)
+	}
+}

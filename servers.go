@@ -95,7 +95,7 @@ func (r *Runtime) hallServer(v resolved) *session.Server {
 	}
 	spec := &sandbox.Spec{
 		Server: s.Name, Hash: out.Hash, Isolation: s.Isolation,
-		Env: s.Env, Dir: s.Dir, Mounts: s.Mounts, Network: s.Network,
+		Dir: s.Dir, Mounts: s.Mounts, Network: s.Network,
 		Memory: s.Memory, Pids: s.Pids, CPUs: s.CPUs, Limit: r.opts.Config.Limits.Message,
 		URL: s.URL, Transport: s.Transport, Headers: s.Headers,
 		Scope: s.Scope, StartTimeout: s.StartTimeout, IdleTimeout: s.IdleTimeout, StopGrace: s.StopGrace,
@@ -103,14 +103,10 @@ func (r *Runtime) hallServer(v resolved) *session.Server {
 	keep := s.KeepState
 	if p := v.program; p != nil {
 		spec.Argv = p.Argv
-		spec.Env = maps.Clone(p.Env)
-		if spec.Env == nil {
-			spec.Env = map[string]string{}
-		}
-		maps.Copy(spec.Env, s.Env)
 		spec.Mounts = slices.Concat(p.Mounts, s.Mounts)
 		keep = keep || p.KeepState
 	}
+	spec.Env = environment(s, v.program, keep)
 	out.Spec = spec
 	if keep {
 		out.Home = func(tenant string) (string, error) {
@@ -119,6 +115,21 @@ func (r *Runtime) hallServer(v resolved) *session.Server {
 		}
 	}
 	return out
+}
+
+// environment returns what a server sees: what its program needs beneath what
+// its configuration says. One that runs without isolation runs as its user's
+// own, at home.
+func environment(s *config.Server, p *launcher.Program, keep bool) map[string]string {
+	env := map[string]string{}
+	if s.Isolation == config.None && !keep {
+		env["HOME"] = os.Getenv("HOME")
+	}
+	if p != nil {
+		maps.Copy(env, p.Env)
+	}
+	maps.Copy(env, s.Env)
+	return env
 }
 
 // installs at once: they are bound by network and disk, and two keep a slow one

@@ -72,8 +72,12 @@ func children(pid int) []int {
 	return out
 }
 
-// descendants returns pid and all below it.
+// descendants returns pid and all below it. What is below 0, or below process 1
+// of the host, is everybody: that is nobody's sandbox.
 func descendants(pid int) []int {
+	if pid <= 1 {
+		return nil
+	}
 	out := []int{pid}
 	for i := 0; i < len(out); i++ {
 		out = append(out, children(out[i])...)
@@ -118,7 +122,7 @@ func killAll(find func() []int, patience time.Duration) (killed int, left []int)
 	for {
 		fds := map[int]int{} // pid -> descriptor
 		for _, pid := range find() {
-			if st, ok := readStat(strconv.Itoa(pid)); pid == os.Getpid() || !ok || st.dead() {
+			if st, ok := readStat(strconv.Itoa(pid)); pid <= 1 || pid == os.Getpid() || pid == os.Getppid() || !ok || st.dead() {
 				continue
 			}
 			if fd, err := unix.PidfdOpen(pid, 0); err == nil {
