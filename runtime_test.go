@@ -393,7 +393,9 @@ servers:
   free: {command: NASTY, isolation: none}
 `)
 	s := r.connect("")
-	home := func(server string) string { return call(t, s, server+"__env", map[string]any{"names": []string{"HOME"}}) }
+	home := func(server string) string {
+		return call(t, s, server+"__env", map[string]any{"names": []string{"HOME"}})
+	}
 	if got, want := home("free"), os.Getenv("HOME"); !strings.Contains(got, want) {
 		t.Errorf("HOME without isolation: %s, want %s", got, want)
 	}
