@@ -158,6 +158,13 @@ func endedWith(ctx context.Context, c <-chan struct{}) context.Context {
 func start(t *testing.T, state string, args ...string) *box {
 	t.Helper()
 	x := &box{cmd: exec.Command(specbox, append([]string{"--state", state}, args...)...), state: state, ended: make(chan struct{}), output: newOutput()}
+	x.begin(t)
+	return x
+}
+
+// begin starts the program of a box, and sees to its end.
+func (x *box) begin(t *testing.T) {
+	t.Helper()
 	x.cmd.Stdout, x.cmd.Stderr = x.output, x.output
 	x.cmd.WaitDelay = 5 * time.Second
 	if err := x.cmd.Start(); err != nil {
@@ -172,10 +179,9 @@ func start(t *testing.T, state string, args ...string) *box {
 	t.Cleanup(func() {
 		x.stop(t)
 		if t.Failed() {
-			t.Logf("specbox %s printed:\n%s", args[0], x.output)
+			t.Logf("%q printed:\n%s", x.cmd.Args[1:], x.output)
 		}
 	})
-	return x
 }
 
 // stop ends the box as a user does, within a bound, and looks for what it left.
