@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 //go:embed servers.json lock fixtures
@@ -36,10 +37,16 @@ type Server struct {
 	Command  []string          `json:"command"`
 	Env      map[string]string `json:"env,omitempty"`
 	Files    map[string]string `json:"files,omitempty"`   // path -> content, written by [Lay]
-	ColdMS   int               `json:"cold_ms"`           // start to answered tools/list without isolation, on two quiet cores
+	ColdMS   int               `json:"cold_ms"`           // start to answered tools/list: see [Server.Cold]
 	Manners  []string          `json:"manners,omitempty"` // how it behaves out of the ordinary
 	Calls    []Call            `json:"calls"`
 }
+
+// Cold returns about how long the server takes from its start to an answered
+// tools/list, without isolation, on two quiet cores with its files in the page
+// cache. Those of Python were measured beside everything's on a loaded machine
+// and are scaled by it: compare ratios, not milliseconds.
+func (s Server) Cold() time.Duration { return time.Duration(s.ColdMS) * time.Millisecond }
 
 // A Call is a call that works without network, and a part of its answer.
 type Call struct {
