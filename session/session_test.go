@@ -83,8 +83,7 @@ func open(t *testing.T, names []string, life func(*sandbox.Spec, int) sim.Life, 
 // A client is one session with what it was told.
 type client struct {
 	*session.Session
-	t  *testing.T
-	id int
+	t *testing.T
 
 	mu     sync.Mutex
 	told   []wire.Message // in the background

@@ -48,6 +48,9 @@ func (a *app) open(r *reporter, o opening) (*house, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := control.MakeFolder(dir); err != nil { // before the trace, which may be in it
+		return nil, err
+	}
 	h := &house{config: c}
 	opts := specbox.Options{
 		Config: c, State: dir, Offline: o.offline, Log: log, Version: thisVersion().Version,

@@ -100,7 +100,7 @@ func (f *files) data(content []byte) (string, error) {
 	}
 	m := os.NewFile(uintptr(fd), "memfd")
 	n := f.add(m)
-	if _, err := m.Write(content); err == nil {
+	if _, err = m.Write(content); err == nil {
 		_, err = m.Seek(0, 0)
 	}
 	if err != nil {
