@@ -87,7 +87,8 @@ type Runtime struct {
 	mu      sync.Mutex
 	addr    net.Addr
 	servers []resolved // in the order of the configuration
-	ready   chan struct{}
+
+	ready, prepared chan struct{}
 }
 
 // New builds a Runtime and opens its folders. It starts nothing; call
@@ -105,7 +106,7 @@ func New(o Options) (*Runtime, error) {
 	if len(o.Config.Tenants) == 0 && !loopback(o.Config.Listen) {
 		return nil, fmt.Errorf("listen on %s: others can reach that address, and there are no tenants: add one with a token (specbox token makes it), or listen on 127.0.0.1", o.Config.Listen)
 	}
-	r := &Runtime{opts: o, started: time.Now(), ready: make(chan struct{}), packages: launcher.New(filepath.Join(o.State, "packages"))}
+	r := &Runtime{opts: o, started: time.Now(), ready: make(chan struct{}), prepared: make(chan struct{}), packages: launcher.New(filepath.Join(o.State, "packages"))}
 	var err error
 	if r.hashKey, err = hashKey(filepath.Join(o.State, "hash.key")); err != nil {
 		return nil, err
@@ -213,6 +214,10 @@ func (r *Runtime) quota(name string) sandbox.Quota {
 // Ready is closed when Run listens; [Runtime.Addr] then says where.
 func (r *Runtime) Ready() <-chan struct{} { return r.ready }
 
+// Prepared is closed when every server that lacked its package or its entry in
+// the catalogue has it or was reported with an error, or when Run is ending.
+func (r *Runtime) Prepared() <-chan struct{} { return r.prepared }
+
 // Addr returns the address of the agent's door, or "" before Ready.
 func (r *Runtime) Addr() string {
 	r.mu.Lock()
@@ -308,7 +313,7 @@ func (r *Runtime) house(ctx context.Context, doors ...func(context.Context) erro
 	sandboxes := start(r.sandboxes.Run)
 	hall := start(r.hub.Run)
 	door := start(r.gateway.Run)
-	prepare := start(func(ctx context.Context) error { r.prepare(ctx); return nil })
+	prepare := start(func(ctx context.Context) error { r.prepare(ctx); close(r.prepared); return nil })
 	var open sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error

@@ -15,6 +15,7 @@ func (a *app) commands() []*cobra.Command {
 		a.logsCommand(),
 		a.stopCommand(),
 		a.doctorCommand(),
+		a.demoCommand(),
 		a.tokenCommand(),
 		a.versionCommand(),
 	}

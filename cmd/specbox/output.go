@@ -17,6 +17,7 @@ import (
 
 // Colours, as terminals write them.
 const (
+	bold   = "1"
 	red    = "31"
 	yellow = "33"
 	green  = "32"
