@@ -137,9 +137,10 @@ var errNotNow = errors.New("not tried again yet")
 // the names still hold within this process.
 func (r *registry) claim(wants []owner, groups map[nameGroup]bool, day string) []string {
 	r.mu.RLock()
-	at, off := r.at, time.Now().Before(r.retry)
+	off := time.Now().Before(r.retry)
 	r.mu.RUnlock()
 	err := errNotNow
+	var at position
 	var read logRead
 	if !off {
 		var unlock func()
@@ -147,7 +148,7 @@ func (r *registry) claim(wants []owner, groups map[nameGroup]bool, day string) [
 		if err == nil {
 			defer unlock()
 			r.mu.RLock()
-			at = r.at // another goroutine may have had the lock
+			at = r.at // read behind the lock: another goroutine may have had it
 			r.mu.RUnlock()
 			read, err = readNames(r.path(), at, r.log)
 		}

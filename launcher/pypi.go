@@ -144,8 +144,12 @@ func wrapped(path string) bool {
 		return false
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(f)
-	return lines.Scan() && lines.Scan() && strings.HasPrefix(lines.Text(), "'''exec'")
+	r := bufio.NewReader(f)
+	if _, err := r.ReadString('\n'); err != nil {
+		return false
+	}
+	second, _ := r.ReadString('\n') // it may be the last line
+	return strings.HasPrefix(second, "'''exec'")
 }
 
 // consoleScripts returns the names of the programs that a package brings.
