@@ -17,6 +17,8 @@ func (r *reader) houseFields() map[string]field {
 	return map[string]field{
 		"listen":  func(m member) { r.address(m, &c.Listen, &r.listenLine) },
 		"metrics": func(m member) { r.address(m, &c.Metrics, &r.metricsLine) },
+		"hosts":   func(m member) { r.words(m, &c.Hosts, hostName, "a host name without a scheme, such as mcp.example.com") },
+		"origins": func(m member) { r.words(m, &c.Origins, originName, "an origin, such as https://app.example.com") },
 		"tenants": r.tenants,
 		"limits": func(m member) {
 			if !r.is(m, "", object) {
@@ -55,6 +57,29 @@ func (r *reader) address(m member, to *string, line *int) {
 		return
 	}
 	*to, *line = addr, m.value.line
+}
+
+var (
+	hostName   = regexp.MustCompile(`^[A-Za-z0-9._-]+(:[0-9]+)?$`)
+	originName = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://[A-Za-z0-9.:_\[\]-]+$`)
+)
+
+// words reads a list of texts of one form, or a single one.
+func (r *reader) words(m member, to *[]string, form *regexp.Regexp, what string) {
+	if !r.is(m, "", list, text) {
+		return
+	}
+	items := m.value.items
+	if m.value.kind == text {
+		items = []*node{m.value}
+	}
+	for _, n := range items {
+		if !form.MatchString(n.text) {
+			r.fault(Error, n.line, "", fmt.Sprintf("%q has %q", m.key, n.text), "write "+what)
+			continue
+		}
+		*to = append(*to, n.text)
+	}
 }
 
 // loopback reports whether an address can be reached from this machine alone.

@@ -249,11 +249,13 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		File    string    `json:"file"`
 		Listen  string    `json:"listen"`
+		Hosts   []string  `json:"hosts,omitempty"`
+		Origins []string  `json:"origins,omitempty"`
 		Metrics string    `json:"metrics,omitempty"`
 		Tenants []Tenant  `json:"tenants,omitempty"`
 		Limits  Limits    `json:"limits"`
 		Servers []*Server `json:"servers"`
-	}{c.File, c.Listen, c.Metrics, c.Tenants, c.Limits, servers})
+	}{c.File, c.Listen, c.Hosts, c.Origins, c.Metrics, c.Tenants, c.Limits, servers})
 }
 
 // String returns one line about the configuration, without secrets.
