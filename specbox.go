@@ -176,6 +176,8 @@ func (r *Runtime) build() error {
 		Known:    func(tenant, server string) bool { return r.hub.Server(tenant, server) != nil },
 		Names:    r.hub.Names,
 		Loopback: loopback(o.Config.Listen),
+		Hosts:    o.Config.Hosts,
+		Origins:  o.Config.Origins,
 		Limits:   gateway.Limits{Body: o.Config.Limits.Request, Idle: o.Config.Limits.Session},
 		Log:      o.Log,
 		Version:  o.Version,

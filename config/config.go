@@ -22,10 +22,10 @@ import (
 // variables expanded.
 type Config struct {
 	File    string
-	Listen  string // address of the agent's door; default 127.0.0.1:8484
+	Listen  string   // address of the agent's door; default 127.0.0.1:8484
 	Hosts   []string // names that clients may reach it by, besides those of this machine
 	Origins []string // web origins whose pages may use it, besides those of this machine
-	Metrics string // address that serves /metrics alone; "" means on Listen where there are no tenants
+	Metrics string   // address that serves /metrics alone; "" means on Listen where there are no tenants
 	Tenants []Tenant
 	Limits  Limits
 	Servers []*Server // in the order of the file

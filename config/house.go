@@ -17,7 +17,9 @@ func (r *reader) houseFields() map[string]field {
 	return map[string]field{
 		"listen":  func(m member) { r.address(m, &c.Listen, &r.listenLine) },
 		"metrics": func(m member) { r.address(m, &c.Metrics, &r.metricsLine) },
-		"hosts":   func(m member) { r.words(m, &c.Hosts, hostName, "a host name without a scheme, such as mcp.example.com") },
+		"hosts": func(m member) {
+			r.words(m, &c.Hosts, hostName, "a host name without a scheme, such as mcp.example.com")
+		},
 		"origins": func(m member) { r.words(m, &c.Origins, originName, "an origin, such as https://app.example.com") },
 		"tenants": r.tenants,
 		"limits": func(m member) {
