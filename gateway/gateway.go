@@ -40,6 +40,12 @@ type Opening struct {
 	Server  string // of /mcp/NAME; "" for all servers
 	Version string // protocol version that was asked for
 	Params  []byte // of initialize: capabilities, clientInfo
+
+	// Modern says that the client speaks the era without sessions. Its requests
+	// that belong together by [Opening.Conversation], and by who sent them, share
+	// this one; Params then holds what their _meta says, as initialize would.
+	Modern       bool
+	Conversation string // as the client named it; "" if it did not
 }
 
 // A Session is the far side of one conversation. The bytes of the messages that
