@@ -15,17 +15,41 @@ import (
 // handle answers a request with the bytes of its result.
 func (s *server) handle(ctx context.Context, m message) ([]byte, error) {
 	if m.Method == s.m.listError {
-		return nil, &failure{-32603, "nasty refuses " + m.Method}
+		return nil, &failure{code: -32603, message: "nasty refuses " + m.Method}
 	}
+	modern, err := s.modernRequest(m)
+	if err != nil {
+		return nil, err
+	}
+	if !modern {
+		return s.serveMethod(ctx, m, false)
+	}
+	var result []byte
+	switch m.Method {
+	case "server/discover":
+		result = s.discover()
+	case "subscriptions/listen":
+		result, err = s.listen(ctx, m)
+	default:
+		result, err = s.serveMethod(ctx, m, true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.complete(m, result), nil
+}
+
+// serveMethod serves the methods that both eras have, or the legacy one.
+func (s *server) serveMethod(ctx context.Context, m message, modern bool) ([]byte, error) {
 	switch m.Method {
 	case "initialize":
 		return s.initialize(ctx, m.Params)
 	case "ping":
 		return []byte("{}"), nil
 	case "tools/list":
-		return s.listTools(m.Params)
+		return s.listTools(m.Params, modern)
 	case "tools/call":
-		return s.callTool(ctx, m)
+		return s.callTool(ctx, m, modern)
 	case "prompts/list":
 		return s.list(m.Params, "prompts", prompts)
 	case "prompts/get":
@@ -35,7 +59,7 @@ func (s *server) handle(ctx context.Context, m message) ([]byte, error) {
 	case "resources/templates/list":
 		return s.list(m.Params, "resourceTemplates", templates)
 	case "resources/read":
-		return readResource(m.Params)
+		return readResource(m.Params, modern)
 	case "resources/subscribe", "resources/unsubscribe":
 		uri := field(m.Params, "uri")
 		s.mu.Lock()
@@ -50,7 +74,7 @@ func (s *server) handle(ctx context.Context, m message) ([]byte, error) {
 		s.level = field(m.Params, "level")
 		return []byte("{}"), nil
 	}
-	return nil, &failure{-32601, "nasty knows no method " + m.Method}
+	return nil, &failure{code: -32601, message: "nasty knows no method " + m.Method}
 }
 
 // field returns a string of an object, or "".
@@ -78,7 +102,7 @@ func (s *server) initialize(ctx context.Context, params json.RawMessage) ([]byte
 		Capabilities json.RawMessage `json:"capabilities"`
 	}
 	if err := json.Unmarshal(params, &p); err != nil {
-		return nil, &failure{-32602, err.Error()}
+		return nil, &failure{code: -32602, message: err.Error()}
 	}
 	s.mu.Lock()
 	s.inits++
@@ -104,10 +128,10 @@ func (s *server) initialize(ctx context.Context, params json.RawMessage) ([]byte
 		`,"serverInfo":{"name":`, quote(s.m.name), `,"version":"1.0.0"}`, instructions, `}`), nil
 }
 
-// items returns the tools as they stand.
-func (s *server) items() [][]byte {
+// items returns the tools as they stand, for a client of those capabilities.
+func (s *server) items(client json.RawMessage) [][]byte {
 	s.mu.Lock()
-	added, client := slices.Clone(s.added), s.client
+	added := slices.Clone(s.added)
 	s.mu.Unlock()
 	var items [][]byte
 	add := func(name string) {
@@ -136,7 +160,17 @@ func (s *server) items() [][]byte {
 	return items
 }
 
-func (s *server) listTools(params json.RawMessage) ([]byte, error) {
+// capabilities returns those of the client that sent a request.
+func (s *server) capabilities(params json.RawMessage, modern bool) json.RawMessage {
+	if modern {
+		return meta(params)[metaCapabilities]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.client
+}
+
+func (s *server) listTools(params json.RawMessage, modern bool) ([]byte, error) {
 	switch {
 	case s.m.stuck:
 		return []byte(`{"tools":[{"name":"again","inputSchema":{"type":"object"}}],"nextCursor":"again"}`), nil
@@ -144,7 +178,7 @@ func (s *server) listTools(params json.RawMessage) ([]byte, error) {
 		n, _ := strconv.Atoi(field(params, "cursor"))
 		return fmt.Appendf(nil, `{"tools":[{"name":"endless-%d","inputSchema":{"type":"object"}}],"nextCursor":"%d"}`, n, n+1), nil
 	}
-	return s.list(params, "tools", s.items())
+	return s.list(params, "tools", s.items(s.capabilities(params, modern)))
 }
 
 // list returns a page of a list. A cursor is the index of the page's first item.
@@ -153,7 +187,7 @@ func (s *server) list(params json.RawMessage, key string, items [][]byte) ([]byt
 	if cursor := field(params, "cursor"); cursor != "" {
 		n, err := strconv.Atoi(cursor)
 		if err != nil || n < 0 || n > len(items) {
-			return nil, &failure{-32602, "bad cursor " + cursor}
+			return nil, &failure{code: -32602, message: "bad cursor " + cursor}
 		}
 		from = n
 	}
@@ -174,7 +208,7 @@ var templates = [][]byte{
 	[]byte(`{"uriTemplate":"nasty://item/{id}","name":"item","mimeType":"text/plain"}`),
 }
 
-func readResource(params json.RawMessage) ([]byte, error) {
+func readResource(params json.RawMessage, modern bool) ([]byte, error) {
 	uri := field(params, "uri")
 	switch {
 	case uri == "nasty://text":
@@ -184,7 +218,10 @@ func readResource(params json.RawMessage) ([]byte, error) {
 	case strings.HasPrefix(uri, "nasty://item/"):
 		return join(`{"contents":[{"uri":`, quote(uri), `,"text":`, quote("item "+strings.TrimPrefix(uri, "nasty://item/")), `}]}`), nil
 	}
-	return nil, &failure{-32002, "no resource " + uri}
+	if modern {
+		return nil, &failure{code: -32602, message: "no resource " + uri}
+	}
+	return nil, &failure{code: -32002, message: "no resource " + uri}
 }
 
 var prompts = [][]byte{
@@ -197,7 +234,7 @@ func getPrompt(params json.RawMessage) ([]byte, error) {
 		Arguments map[string]string
 	}
 	if json.Unmarshal(params, &p) != nil || p.Name != "greet" {
-		return nil, &failure{-32602, "no such prompt"}
+		return nil, &failure{code: -32602, message: "no such prompt"}
 	}
 	return join(`{"messages":[{"role":"user","content":{"type":"text","text":`, quote("Greet "+p.Arguments["who"]+"."), `}}]}`), nil
 }
@@ -208,7 +245,7 @@ func complete(params json.RawMessage) ([]byte, error) {
 		Argument struct{ Value string }
 	}
 	if err := json.Unmarshal(params, &p); err != nil {
-		return nil, &failure{-32602, err.Error()}
+		return nil, &failure{code: -32602, message: err.Error()}
 	}
 	values := []string{}
 	for _, name := range []string{"Ada", "Alan", "Barbara"} {

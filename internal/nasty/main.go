@@ -6,7 +6,8 @@
 // them): it starts late, exits with words on stderr, prints junk between
 // messages, ignores EOF and SIGTERM, leaves grandchildren, has lists whose
 // cursor never ends, names that are equal or too long. What it does in mid-call
-// is a tool: see tools.go. probe.go looks at the sandbox from inside.
+// is a tool: see tools.go. probe.go looks at the sandbox from inside. It speaks
+// the era of initialize, the one without sessions (modern.go), or both.
 //
 // Where it is asked to behave it does so exactly: echo and raw give back bytes
 // as they came, size makes a result of exactly so many bytes, and cancelled
@@ -27,6 +28,7 @@ import (
 // Manners are how the server behaves, as the flags say. The zero value behaves.
 type manners struct {
 	name         string
+	era          string
 	version      string
 	instructions string
 
@@ -55,6 +57,10 @@ type manners struct {
 	bySampling   bool
 	listChanged  bool
 	rootsAtStart bool
+	muteAt       string
+	noAck        bool
+	ttl          int
+	cacheScope   string
 
 	inits   string
 	sleeper time.Duration
@@ -64,6 +70,7 @@ func parse(args []string) (manners, error) {
 	var m manners
 	f := flag.NewFlagSet("nasty", flag.ContinueOnError)
 	f.StringVar(&m.name, "name", "nasty", "name of the server, and first word of its tools' descriptions")
+	f.StringVar(&m.era, "era", "legacy", "era that the server speaks: legacy, modern, both")
 	f.StringVar(&m.version, "version", "", "protocol version to answer with; empty agrees to what is asked for")
 	f.StringVar(&m.instructions, "instructions", "", "instructions of the server")
 
@@ -88,6 +95,10 @@ func parse(args []string) (manners, error) {
 	f.BoolVar(&m.longNames, "long-names", false, "have two tools of 120 characters that differ in the last one")
 	f.StringVar(&m.listError, "list-error", "", "answer this method with an error")
 	f.StringVar(&m.crashAt, "crash-at", "", "exit with status 3 when this method is asked for")
+	f.StringVar(&m.muteAt, "mute-at", "", "never answer this method")
+	f.BoolVar(&m.noAck, "no-ack", false, "do not acknowledge subscriptions/listen")
+	f.IntVar(&m.ttl, "ttl", 0, "ttlMs of what may be cached, in the modern era")
+	f.StringVar(&m.cacheScope, "cache-scope", "private", "cacheScope of what may be cached, in the modern era")
 	f.BoolVar(&m.undeclared, "undeclared", false, "declare no capability, but answer")
 	f.BoolVar(&m.bySampling, "by-sampling", false, "have the tool sampler only for clients that can sample")
 	f.BoolVar(&m.listChanged, "list-changed", false, "send notifications/tools/list_changed right after the start")
@@ -97,6 +108,9 @@ func parse(args []string) (manners, error) {
 	f.DurationVar(&m.sleeper, "sleeper", 0, "be no server: sleep so long, deaf to SIGTERM")
 	if err := f.Parse(args); err != nil {
 		return m, err
+	}
+	if m.era != "legacy" && m.era != "modern" && m.era != "both" {
+		return m, fmt.Errorf("-era %q is none of legacy, modern, both", m.era)
 	}
 	if f.NArg() > 0 {
 		return m, fmt.Errorf("unexpected argument %q", f.Arg(0))

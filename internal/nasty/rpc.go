@@ -26,6 +26,7 @@ type message struct {
 type failure struct {
 	code    int
 	message string
+	data    []byte // JSON, or nil
 }
 
 func (f *failure) Error() string { return f.message }
@@ -49,6 +50,7 @@ type server struct {
 	added      []string // tools added at run time
 	state      map[string]json.RawMessage
 	subscribed map[string]bool
+	listeners  []*listener
 	level      string
 	roots      json.RawMessage
 	allocated  [][]byte
@@ -121,6 +123,9 @@ func (s *server) take(ctx context.Context, line []byte) {
 			fmt.Fprintf(os.Stderr, "nasty: crash at %s\n", m.Method)
 			os.Exit(3)
 		}
+		if m.Method == s.m.muteAt {
+			return
+		}
 		callCtx, cancel := context.WithCancel(ctx)
 		s.mu.Lock()
 		s.running[string(m.ID)] = call{name: callName(m), cancel: cancel}
@@ -151,7 +156,11 @@ func (s *server) answer(ctx context.Context, m message) {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case errors.As(err, &f):
-		s.write(`{"jsonrpc":"2.0","id":`, m.ID, `,"error":{"code":`, strconv.Itoa(f.code), `,"message":`, quote(f.message), `}}`)
+		data := []byte{}
+		if f.data != nil {
+			data = join(`,"data":`, f.data)
+		}
+		s.write(`{"jsonrpc":"2.0","id":`, m.ID, `,"error":{"code":`, strconv.Itoa(f.code), `,"message":`, quote(f.message), data, `}}`)
 	case err != nil:
 		s.write(`{"jsonrpc":"2.0","id":`, m.ID, `,"error":{"code":-32603,"message":`, quote(err.Error()), `}}`)
 	default:

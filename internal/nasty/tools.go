@@ -23,10 +23,12 @@ type tool struct {
 
 // An invocation is one call of a tool.
 type invocation struct {
-	s    *server
-	id   json.RawMessage
-	meta json.RawMessage // _meta of the params
-	raw  json.RawMessage // arguments as they came
+	s      *server
+	id     json.RawMessage
+	meta   json.RawMessage // _meta of the params
+	raw    json.RawMessage // arguments as they came
+	modern bool
+	retry  retry
 }
 
 func (t tool) item(server string) []byte {
@@ -58,7 +60,13 @@ var tools = []tool{
 	{name: "progress", doc: "Sends progress steps times, interval_ms apart.", args: `"steps":{"type":"integer"},"interval_ms":{"type":"integer"}`, run: progress},
 	{name: "log", doc: "Sends a log message.", args: `"level":{"type":"string"},"text":{"type":"string"}`, run: logMessage},
 	{name: "level", doc: "Tells the log level that was set.", run: level},
-	{name: "ask", doc: "Sends a request to the client and answers with its reply.", args: `"method":{"type":"string"},"params":{"type":"object"}`, run: ask},
+	{name: "ask", doc: "Sends a request to the client and answers with its reply. In the modern era it can do so wrongly: endless, request, no-state, nothing.",
+		args: `"method":{"type":"string"},"params":{"type":"object"},"manner":{"type":"string"}`, run: ask},
+	{name: "interview", doc: "Asks the client rounds times, each time so many questions at once; tells all answers.",
+		args: `"rounds":{"type":"integer"},"each":{"type":"integer"},"method":{"type":"string"},"params":{"type":"object"}`, run: interview},
+	{name: "shed", doc: "Sends a modern client away to come again, so many times.", args: `"times":{"type":"integer"}`, run: shed},
+	{name: "meta", doc: "Tells the _meta of this call.", run: metaSeen},
+	{name: "end-listens", doc: "Ends every subscriptions/listen with its result; tells how many.", run: endListens},
 	{name: "roots-seen", doc: "Tells the roots that the client gave right after the start.", run: rootsSeen},
 	{name: "capabilities", doc: "Tells the capabilities that the client declared.", run: capabilities},
 
@@ -84,26 +92,27 @@ var tools = []tool{
 }
 
 // callTool runs a tool. A tool that was only listed answers with its name.
-func (s *server) callTool(ctx context.Context, m message) ([]byte, error) {
+func (s *server) callTool(ctx context.Context, m message, modern bool) ([]byte, error) {
 	var p struct {
 		Name      string          `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
 		Meta      json.RawMessage `json:"_meta"`
+		retry
 	}
 	if err := json.Unmarshal(m.Params, &p); err != nil {
-		return nil, &failure{-32602, err.Error()}
+		return nil, &failure{code: -32602, message: err.Error()}
 	}
 	for _, t := range tools {
 		if t.name == p.Name {
-			return t.run(ctx, invocation{s: s, id: m.ID, meta: p.Meta, raw: p.Arguments})
+			return t.run(ctx, invocation{s: s, id: m.ID, meta: p.Meta, raw: p.Arguments, modern: modern, retry: p.retry})
 		}
 	}
-	for _, item := range s.items() {
+	for _, item := range s.items(s.capabilities(m.Params, modern)) {
 		if field(item, "name") == p.Name {
 			return text(s.m.name + ": " + p.Name), nil
 		}
 	}
-	return nil, &failure{-32602, "nasty has no tool " + p.Name}
+	return nil, &failure{code: -32602, message: "nasty has no tool " + p.Name}
 }
 
 // args decodes the arguments of c. A missing one is its zero value.
@@ -113,7 +122,7 @@ func args[T any](c invocation) (T, error) {
 		return a, nil
 	}
 	if err := json.Unmarshal(c.raw, &a); err != nil {
-		return a, &failure{-32602, err.Error()}
+		return a, &failure{code: -32602, message: err.Error()}
 	}
 	return a, nil
 }
@@ -155,7 +164,7 @@ func size(_ context.Context, c invocation) ([]byte, error) {
 	const head, tail = `{"content":[{"type":"text","text":"`, `"}]}`
 	fill := a.Bytes - len(head) - len(tail)
 	if fill < 0 {
-		return nil, &failure{-32602, fmt.Sprintf("a result has at least %d bytes", len(head)+len(tail))}
+		return nil, &failure{code: -32602, message: fmt.Sprintf("a result has at least %d bytes", len(head)+len(tail))}
 	}
 	const digits = "0123456789"
 	return join(head, strings.Repeat(digits, fill/len(digits)+1)[:fill], tail), nil
@@ -176,7 +185,7 @@ func fail(_ context.Context, c invocation) ([]byte, error) {
 		return nil, err
 	}
 	if a.Code != 0 {
-		return nil, &failure{a.Code, a.Text}
+		return nil, &failure{code: a.Code, message: a.Text}
 	}
 	return wrong(fmt.Errorf("%s", a.Text))
 }
@@ -342,6 +351,9 @@ func logMessage(_ context.Context, c invocation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.modern && !strings.Contains(string(c.meta), metaLogLevel) {
+		return text("not logged: the call did not ask for it"), nil
+	}
 	c.s.notify("notifications/message", join(`{"level":`, quote(a.Level), `,"logger":`, quote(c.s.m.name), `,"data":`, quote(a.Text), `}`))
 	return text("logged"), nil
 }
@@ -356,9 +368,13 @@ func ask(ctx context.Context, c invocation) ([]byte, error) {
 	a, err := args[struct {
 		Method string
 		Params json.RawMessage
+		Manner string
 	}](c)
 	if err != nil {
 		return nil, err
+	}
+	if c.modern {
+		return askModern(c, a.Method, a.Params, a.Manner)
 	}
 	reply, err := c.s.ask(ctx, a.Method, a.Params)
 	return join(`{"content":[{"type":"text","text":`, quote(string(reply)), `}]}`), err
@@ -371,6 +387,11 @@ func rootsSeen(_ context.Context, c invocation) ([]byte, error) {
 }
 
 func capabilities(_ context.Context, c invocation) ([]byte, error) {
+	if c.modern {
+		var of map[string]json.RawMessage
+		_ = json.Unmarshal(c.meta, &of) // it was looked at before
+		return text(string(of[metaCapabilities])), nil
+	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	return text(string(c.s.client)), nil
@@ -384,7 +405,7 @@ func addTool(_ context.Context, c invocation) ([]byte, error) {
 	c.s.mu.Lock()
 	c.s.added = append(c.s.added, a.Name)
 	c.s.mu.Unlock()
-	c.s.notify("notifications/tools/list_changed", nil)
+	c.s.changed("notifications/tools/list_changed")
 	return text("added " + a.Name), nil
 }
 
@@ -399,7 +420,7 @@ func update(_ context.Context, c invocation) ([]byte, error) {
 	if subscribed {
 		c.s.notify("notifications/resources/updated", join(`{"uri":`, quote(a.URI), `}`))
 	}
-	return value(subscribed)
+	return value(c.s.heard(a.URI) || subscribed)
 }
 
 func set(_ context.Context, c invocation) ([]byte, error) {
