@@ -76,9 +76,7 @@ exit status is 0 if everything worked.`,
 			err = a.printJSON(d.figures)
 		}
 		if err == nil && !d.figures.OK {
-			for _, p := range d.figures.Problems {
-				a.complain(errors.New(p), "")
-			}
+			a.complain(fmt.Errorf("the demo has %s, the first: %s", plural(len(d.figures.Problems), "problem"), d.figures.Problems[0]), "")
 			err = errSaid
 		}
 		return err
@@ -127,9 +125,9 @@ func newDemo(a *app, dir string, servers []demoServer, idle time.Duration) *demo
 
 // problem notes that something did not work.
 func (d *demo) problem(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	text := short(fmt.Sprintf(format, args...), 300)
 	d.figures.Problems = append(d.figures.Problems, text)
-	d.say("%s", paint(d.out, red, "! "+plain(text)))
+	d.say("%s", paint(d.out, red, "! "+text))
 }
 
 // say tells one line of the story.
@@ -250,6 +248,9 @@ func (d *demo) install(ctx context.Context) error {
 		d.figures.Install.Bytes += e.Size
 	}
 	d.tellInstalled(failed)
+	if !slices.ContainsFunc(d.figures.Servers, func(r demoRow) bool { return r.Error == "" }) {
+		return &control.Error{Message: "none of the demo's servers can run, the first because of " + short(d.figures.Servers[0].Error, 300), Hint: "without network they cannot be installed"}
+	}
 	return nil
 }
 
@@ -370,7 +371,7 @@ func (d *demo) conclude() {
 	if d.figures.OK {
 		d.say("%s, in %.1f s.", paint(d.out, green, "Everything worked"), d.figures.Took/1000)
 	} else {
-		d.say("%s of %d did not work, in %.1f s: see above.", plural(len(d.figures.Problems), "thing"), len(d.servers), d.figures.Took/1000)
+		d.say("%s, told above, in %.1f s.", paint(d.out, red, plural(len(d.figures.Problems), "problem")), d.figures.Took/1000)
 	}
 	d.say("Serve the same servers yourself, and ask about them in another terminal:")
 	d.say("")

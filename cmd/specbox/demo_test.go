@@ -136,6 +136,16 @@ func TestDemoGoesOn(t *testing.T) {
 	}
 }
 
+// TestDemoNeedsOneServer has none that can run.
+func TestDemoNeedsOneServer(t *testing.T) {
+	t.Parallel()
+	d := newDemo(&app{out: io.Discard, errs: io.Discard, logLevel: "info", logFormat: "text"}, filepath.Join(t.TempDir(), "demo"),
+		[]demoServer{{"dead", "none", `{"command": "/no/such/program"}`, nil}}, demoIdle)
+	if err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestDemoTraceAwaits holds the law of demoTrace: lines may come in pieces.
 func TestDemoTraceAwaits(t *testing.T) {
 	trace := newDemoTrace()
