@@ -264,7 +264,7 @@ func (v *visit) tellAlive() {
 	n, seen := 0, 0
 	for _, r := range v.figures.Servers {
 		if r.Error != "" {
-			rows = append(rows, []string{r.Server, r.Language, "failed"})
+			rows = append(rows, []string{r.Server, r.Language, "failed", "", "", "", "", ""})
 			continue
 		}
 		n++
