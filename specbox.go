@@ -197,7 +197,7 @@ func loopback(addr string) bool {
 
 // open leads from the agent's door into the hall.
 func (r *Runtime) open(_ context.Context, o gateway.Opening, background wire.Sender) (gateway.Session, error) {
-	s, err := r.hub.Open(session.Opening{Tenant: o.Tenant, Session: o.Session, Server: o.Server, Params: o.Params}, background)
+	s, err := r.hub.Open(session.Opening{Tenant: o.Tenant, Session: o.Session, Server: o.Server, Params: o.Params, Modern: o.Modern, Conversation: o.Conversation}, background)
 	if err != nil {
 		return nil, err
 	}

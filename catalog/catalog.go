@@ -39,7 +39,8 @@ type Key struct {
 type Entry struct {
 	Key       Key
 	Filled    time.Time
-	Init      []byte // result of initialize, as it came; nil if the server was never read
+	Init      []byte // result of initialize, or of server/discover if Eras is Modern, as it came; nil if the server was never read
+	Eras      Eras   // in which the server can be met
 	Tools     []Item
 	Prompts   []Item
 	Resources []Item            // Name is the URI
@@ -49,6 +50,15 @@ type Entry struct {
 	Errors    map[string]string // by method: why that list could not be read; what is there may be of an earlier time
 	Err       string            // why it could not be filled; the lists may be those of an earlier time
 }
+
+// Eras says in which eras of the protocol a server can be met.
+type Eras string
+
+const (
+	Legacy Eras = ""       // it wants initialize
+	Modern Eras = "modern" // it knows no initialize
+	Both   Eras = "both"
+)
 
 // An Item is one tool, prompt, resource or template.
 type Item struct {

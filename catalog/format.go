@@ -40,6 +40,7 @@ type head struct {
 	Hash        string            `json:"hash"`
 	Fingerprint string            `json:"fingerprint"`
 	Filled      time.Time         `json:"filled"`
+	Eras        Eras              `json:"eras,omitempty"`
 	Err         string            `json:"err,omitempty"`
 	Errors      map[string]string `json:"errors,omitempty"`
 	Truncated   []string          `json:"truncated,omitempty"`
@@ -49,7 +50,7 @@ type head struct {
 func encode(e *Entry) ([]byte, error) {
 	h, err := json.Marshal(head{
 		Server: e.Key.Server, Tenant: e.Key.Tenant, Hash: e.Key.Hash, Fingerprint: e.Key.Fingerprint,
-		Filled: e.Filled, Err: e.Err, Errors: e.Errors, Truncated: e.Truncated, Notes: e.Notes,
+		Filled: e.Filled, Eras: e.Eras, Err: e.Err, Errors: e.Errors, Truncated: e.Truncated, Notes: e.Notes,
 	})
 	if err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func decodeBody(b []byte) (*Entry, error) {
 	}
 	e := &Entry{
 		Key:    Key{Tenant: h.Tenant, Server: h.Server, Hash: h.Hash, Fingerprint: h.Fingerprint},
-		Filled: h.Filled, Err: h.Err, Errors: h.Errors, Truncated: h.Truncated, Notes: h.Notes,
+		Filled: h.Filled, Eras: h.Eras, Err: h.Err, Errors: h.Errors, Truncated: h.Truncated, Notes: h.Notes,
 	}
 	for string(b) != endLine {
 		line, rest, ok := bytes.Cut(b, []byte("\n"))

@@ -114,6 +114,7 @@ type Policy struct {
 	TrustAnnotations bool // believe the server's readOnlyHint and the like
 
 	KeepState    bool // HOME survives the sandbox, one a tenant; else it is private and goes with the sandbox
+	ScopeSet     bool // the file says the scope: a client without sessions must then name its conversation where that is session
 	StateSet     bool // the file says whether state is kept, so that no default for the package counts
 	StopOnCancel bool // stop the sandbox of a call that goes on after its cancellation
 }

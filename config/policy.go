@@ -40,12 +40,15 @@ func (b *serverReader) policyFields() map[string]field {
 			b.isolated = true
 			s.Isolation = Isolation(b.oneOf(m, "process", "none"))
 		},
-		"network":           local(b.network),
-		"mounts":            local(b.mounts),
-		"memory":            local(func(m member) { b.memory(m) }),
-		"pids":              local(func(m member) { b.count(m, name, 1, &s.Pids) }),
-		"cpus":              local(b.cpus),
-		"scope":             func(m member) { s.Scope = Scope(b.oneOf(m, "session", "tenant", "shared")) },
+		"network": local(b.network),
+		"mounts":  local(b.mounts),
+		"memory":  local(func(m member) { b.memory(m) }),
+		"pids":    local(func(m member) { b.count(m, name, 1, &s.Pids) }),
+		"cpus":    local(b.cpus),
+		"scope": func(m member) {
+			s.Scope = Scope(b.oneOf(m, "session", "tenant", "shared"))
+			s.ScopeSet = true
+		},
 		"start_timeout":     func(m member) { b.duration(m, name, &s.StartTimeout) },
 		"call_timeout":      func(m member) { b.duration(m, name, &s.CallTimeout) },
 		"stop_grace":        func(m member) { b.duration(m, name, &s.StopGrace) },

@@ -26,9 +26,13 @@ type Lease struct {
 // sandbox: the holder does not close it and gives it no handler.
 func (l *Lease) Conn() *wire.Conn { return l.b.conn }
 
-// Init returns the server's result of initialize as it came. It is not to be
-// changed.
+// Init returns the server's result of initialize, or of server/discover if
+// [Lease.Modern], as it came. It is not to be changed.
 func (l *Lease) Init() []byte { return l.b.init }
+
+// Modern reports whether the server was met in the modern era: each request to
+// it must then say what [Client.Meta] returns.
+func (l *Lease) Modern() bool { return l.b.modern }
 
 // ID returns the id of the sandbox.
 func (l *Lease) ID() string { return l.b.id }

@@ -97,7 +97,7 @@ func (m *Manager) start(ctx context.Context, b *box) error {
 	m.update(func(*state, time.Time) { b.inst, b.conn = inst, conn })
 	// A server that does not read may block what is written to it.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	init, err := shake(ctx, conn, b.params)
+	init, modern, err := shake(ctx, conn, b.client)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -107,7 +107,7 @@ func (m *Manager) start(ctx context.Context, b *box) error {
 	}
 	usage := inst.Usage()
 	m.update(func(s *state, _ time.Time) {
-		b.init = init
+		b.init, b.modern = init, modern
 		s.used(b, usage)
 	})
 	if b.demand.Handler != nil {
@@ -127,9 +127,31 @@ func (refuser) Requested(c *wire.Conn, m wire.Message) {
 	_ = c.Respond(m.ID, wire.Fail(wire.CodeMethodNotFound, "no client is there to answer %s", m.Method))
 }
 
-// shake does the handshake and returns the result of initialize.
-func shake(ctx context.Context, conn *wire.Conn, params []byte) ([]byte, error) {
-	r, err := conn.Call(ctx, "initialize", params)
+// shake does the handshake of the client's era, or of the other one if the
+// server speaks that alone. It returns the result of initialize, or that of
+// server/discover and true.
+func shake(ctx context.Context, conn *wire.Conn, c Client) (init []byte, modern bool, err error) {
+	first, second := initialize, discover
+	if c.Version >= wire.Modern {
+		first, second = discover, initialize
+	}
+	init, err = first(ctx, conn, c)
+	var refusal *wire.Error
+	if err == nil || !errors.As(err, &refusal) {
+		return init, c.Version >= wire.Modern, err
+	}
+	other, otherErr := second(ctx, conn, c)
+	if otherErr != nil {
+		return nil, false, err // the era that was asked for tells more
+	}
+	return other, c.Version < wire.Modern, nil
+}
+
+func initialize(ctx context.Context, conn *wire.Conn, c Client) ([]byte, error) {
+	if c.Version >= wire.Modern {
+		c.Version = newest
+	}
+	r, err := conn.Call(ctx, "initialize", handshake(c))
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -142,6 +164,34 @@ func shake(ctx context.Context, conn *wire.Conn, params []byte) ([]byte, error) 
 	}
 	if err := conn.Notify("notifications/initialized", nil); err != nil {
 		return nil, fmt.Errorf("notifications/initialized: %w", err)
+	}
+	return r.Result, nil
+}
+
+// discoverPatience is how long a server may think about server/discover: one of
+// the legacy era may leave unanswered what comes before initialize.
+const discoverPatience = 5 * time.Second
+
+func discover(ctx context.Context, conn *wire.Conn, c Client) ([]byte, error) {
+	late := wire.Errorf(wire.CodeMethodNotFound, "server/discover was not answered within %v", discoverPatience)
+	bounded, cancel := context.WithTimeoutCause(ctx, discoverPatience, late)
+	defer cancel()
+	r, err := conn.Call(bounded, "server/discover", append(append([]byte(`{"_meta":`), c.Meta()...), '}'))
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("server/discover: %w", err)
+	case r.Error != nil:
+		return nil, fmt.Errorf("server/discover was answered with an error: %w", r.Err())
+	}
+	speaks := false
+	_ = wire.Each(wire.Get(r.Result, "supportedVersions"), func(v []byte) bool {
+		speaks = speaks || string(v) == `"`+wire.Modern+`"`
+		return !speaks
+	})
+	if !speaks {
+		return nil, wire.Errorf(wire.CodeVersion, "server/discover names no version that SpecBox speaks: %.200s", r.Result)
 	}
 	return r.Result, nil
 }

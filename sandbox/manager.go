@@ -41,11 +41,24 @@ type Quota struct {
 }
 
 // A Client is what the handshake presents to a server. Empty fields mean the
-// newest revision that has a handshake, no capabilities, and SpecBox's name.
+// newest revision that has a handshake, no capabilities, and SpecBox's name. A
+// version of the modern era ([wire.Modern]) asks for that era.
 type Client struct {
 	Version      string
 	Capabilities []byte // JSON object
 	Info         []byte // JSON object
+}
+
+// Meta returns what each request of the modern era says in _meta of its client.
+func (c Client) Meta() []byte {
+	caps, info := c.Capabilities, c.Info
+	if caps == nil {
+		caps = []byte("{}")
+	}
+	if info == nil {
+		info = []byte(`{"name":"specbox","version":"0"}`)
+	}
+	return fmt.Appendf(nil, `{%q:%q,%q:%s,%q:%s}`, wire.MetaVersion, wire.Modern, wire.MetaClientInfo, info, wire.MetaCapabilities, caps)
 }
 
 // A Demand says what a call needs.
@@ -273,12 +286,12 @@ func (m *Manager) prepare(key binding, d Demand) (*box, error) {
 		admitted: make(chan struct{}), born: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if d.Spec.Scope == config.PerTenant || d.Spec.Scope == config.Shared {
-		b.params = handshake(Client{Version: key.version, Info: m.cfg.Info})
+		b.client = Client{Version: key.version, Info: m.cfg.Info}
 	} else {
 		if d.Client.Info == nil {
 			d.Client.Info = m.cfg.Info
 		}
-		b.params = handshake(d.Client)
+		b.client = d.Client
 	}
 	if !key.shared {
 		b.quota = m.cfg.Quota(d.Tenant)

@@ -49,7 +49,7 @@ type box struct {
 	binding
 	demand   Demand
 	backend  Backend
-	params   []byte // of initialize
+	client   Client // that the handshake presents
 	quota    Quota  // of its owner, when it was asked for
 	stderr   *stderr
 	admitted chan struct{} // closed when there is room for it
@@ -74,7 +74,8 @@ type box struct {
 	cancel  context.CancelFunc // ends the start, or the life
 	inst    Instance
 	conn    *wire.Conn // of a box that is born, never changed then
-	init    []byte     // likewise
+	init    []byte     // result of initialize or server/discover
+	modern  bool       // the server was met in the modern era
 	usage   Usage      // when it was last looked at
 }
 

@@ -56,7 +56,8 @@ type Peer struct {
 	Server  string
 	Sandbox string
 	Conn    *wire.Conn
-	Init    []byte // result of initialize; not to be changed
+	Init    []byte // result of initialize or server/discover; not to be changed
+	Modern  bool   // see [Lease.Modern]
 }
 
 // Live returns the ready sandboxes that belong to one session alone. It starts
@@ -66,7 +67,7 @@ func (m *Manager) Live(tenant, session string) []Peer {
 	m.update(func(s *state, _ time.Time) {
 		for b := range s.boxes {
 			if b.state == Ready && b.session == session && session != "" && b.owner == (owner{tenant: tenant}) {
-				out = append(out, Peer{Server: b.server, Sandbox: b.id, Conn: b.conn, Init: b.init})
+				out = append(out, Peer{Server: b.server, Sandbox: b.id, Conn: b.conn, Init: b.init, Modern: b.modern})
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/specbox/specbox/catalog"
+	"github.com/specbox/specbox/config"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/trace"
 	"github.com/specbox/specbox/wire"
@@ -121,12 +123,17 @@ type call struct {
 	server string
 	step   int
 	stream wire.Sender
+	parked *parked // of a modern client on a legacy server
+	logs   bool    // a modern client wants to hear log messages
 }
 
 // forward takes a request to its server and returns the reply as it came.
-func (s *Session) forward(ctx context.Context, t target, m wire.Message, stream wire.Sender) wire.Reply {
+func (s *Session) forward(ctx context.Context, t target, m wire.Message, stream wire.Sender, p *parked) wire.Reply {
 	begin := time.Now()
-	c := &call{server: t.server.Name, stream: stream}
+	c := &call{server: t.server.Name, stream: stream, parked: p}
+	if s.modern {
+		c.logs = wire.Get(t.params, "_meta", wire.MetaLogLevel) != nil
+	}
 	if err := s.enter(c); err != nil {
 		return wire.Fail(wire.CodeServer, "%v", err)
 	}
@@ -157,12 +164,12 @@ func (s *Session) run(ctx context.Context, t target, method string, c *call, e *
 	defer lease.Release()
 	e.Sandbox, e.Outcome, e.Provision = lease.ID(), lease.Outcome(), lease.Provision()
 	if lease.Fresh() {
-		if err := s.greet(ctx, srv, lease.Conn(), c.stream); err != nil {
+		if err := s.greet(ctx, srv, lease, c.stream); err != nil {
 			e.Err = err.Error()
 			return wire.Fail(wire.CodeServer, "%v", lease.Explain(err))
 		}
 	}
-	reply, err := s.await(ctx, srv, lease, method, t.params, c.stream)
+	reply, err := s.exchange(ctx, t, lease, method, c)
 	if err != nil {
 		e.Err = err.Error()
 		return wire.Fail(wire.CodeServer, "%v", err)
@@ -171,6 +178,49 @@ func (s *Session) run(ctx context.Context, t target, method string, c *call, e *
 		s.subscribed(srv.Name, method, t.own)
 	}
 	return reply
+}
+
+// exchange has the server answer, whichever eras it and the client are of.
+func (s *Session) exchange(ctx context.Context, t target, lease *sandbox.Lease, method string, c *call) (wire.Reply, error) {
+	switch {
+	case lease.Modern() && s.modern:
+		return s.await(ctx, t.server, lease, method, t.params, c.stream)
+	case lease.Modern() && method == "resources/subscribe":
+		return wire.Reply{Result: []byte("{}")}, s.rewatch(lease, t)
+	case lease.Modern() && method == "resources/unsubscribe":
+		s.unwatch(t.server.Name, t.own)
+		return wire.Reply{Result: []byte("{}")}, nil
+	case lease.Modern():
+		return s.fulfil(ctx, t.server, lease, method, t.params, c.stream)
+	case s.modern:
+		if err := s.raiseLevel(ctx, lease.Conn(), t); err != nil {
+			return wire.Reply{}, lease.Explain(err)
+		}
+		r, err := s.await(ctx, t.server, lease, method, t.params, c.stream)
+		if err != nil {
+			return r, err
+		}
+		return completed(method, r), nil
+	}
+	return s.await(ctx, t.server, lease, method, t.params, c.stream)
+}
+
+// raiseLevel tells a legacy server the log level that a modern request names.
+// It waits for the answer, so that the call's messages come at that level.
+func (s *Session) raiseLevel(ctx context.Context, c *wire.Conn, t target) error {
+	level := wire.Get(t.params, "_meta", wire.MetaLogLevel)
+	if level == nil || t.server.Spec.Scope != config.PerSession {
+		return nil
+	}
+	s.mu.Lock()
+	same := bytes.Equal(s.level, level)
+	s.level = bytes.Clone(level)
+	s.mu.Unlock()
+	if same {
+		return nil
+	}
+	_, err := c.Call(ctx, "logging/setLevel", append(append([]byte(`{"level":`), level...), '}'))
+	return err // a refusal is no error: the server logs nothing, then
 }
 
 func (s *Session) subscribed(server, method, uri string) {

@@ -204,10 +204,20 @@ func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
 		return err
 	}
 	defer lease.Release()
-	e, err := catalog.Fetch(ctx, lease.Conn(), key, lease.Init(), catalog.Bounds{})
+	client := sandbox.Client{Capabilities: caps, Info: h.clientInfo()}
+	var caller catalog.Caller = lease.Conn()
+	eras := catalog.Legacy
+	if lease.Modern() {
+		caller, eras = metaCaller{lease.Conn(), client}, catalog.Modern
+	}
+	e, err := catalog.Fetch(ctx, caller, key, lease.Init(), catalog.Bounds{})
 	if err != nil {
 		return lease.Explain(err)
 	}
+	if eras == catalog.Legacy && speaksModern(ctx, lease.Conn(), client) {
+		eras = catalog.Both
+	}
+	e.Eras = eras
 	_, err = h.cfg.Catalog.Put(e)
 	return err
 }
@@ -279,10 +289,9 @@ func (h *Hub) failedSince(key catalog.Key) (time.Duration, bool) {
 }
 
 // relist reads the lists of a server again, through the sandbox that said they
-// have changed, and stores them for its tenant. The fingerprint is that of the
-// sandbox's client, "" where it has no capabilities. What is announced while it
-// reads makes it read once more.
-func (h *Hub) relist(c *wire.Conn, srv *Server, tenant, fingerprint string) {
+// have changed, and stores them for its tenant, as the sandbox's client sees
+// them. What is announced while it reads makes it read once more.
+func (h *Hub) relist(c *wire.Conn, srv *Server, tenant string, client sandbox.Client) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, running := h.refetch[c]; running {
@@ -295,12 +304,10 @@ func (h *Hub) relist(c *wire.Conn, srv *Server, tenant, fingerprint string) {
 	h.refetch[c] = false
 	key := h.key(srv, none)
 	key.Tenant = tenant
-	if fingerprint != "" {
-		key.Fingerprint = fingerprint
-	}
+	key.Fingerprint = catalog.Fingerprint(client.Capabilities)
 	h.work.Go(func() {
 		for more := true; more; {
-			h.reread(c, key)
+			h.reread(c, key, client)
 			h.mu.Lock()
 			if more = h.refetch[c]; more {
 				h.refetch[c] = false
@@ -312,16 +319,20 @@ func (h *Hub) relist(c *wire.Conn, srv *Server, tenant, fingerprint string) {
 	})
 }
 
-func (h *Hub) reread(c *wire.Conn, key catalog.Key) {
+func (h *Hub) reread(c *wire.Conn, key catalog.Key, client sandbox.Client) {
 	ctx, cancel := context.WithTimeout(h.life, fillGrace)
 	defer cancel()
 	old, _ := h.cfg.Catalog.Lookup(key)
-	var init []byte
-	if old != nil {
-		init = old.Init
+	if old == nil {
+		return // it is being read for the first time, by who saw the change already
 	}
-	e, err := catalog.Fetch(ctx, c, key, init, catalog.Bounds{})
+	var caller catalog.Caller = c
+	if old.Eras != catalog.Legacy { // it may have been met in the modern era
+		caller = metaCaller{c, client}
+	}
+	e, err := catalog.Fetch(ctx, caller, key, old.Init, catalog.Bounds{})
 	if err == nil {
+		e.Eras = old.Eras
 		_, err = h.cfg.Catalog.Put(e)
 	}
 	if err != nil && c.Err() == nil && h.life.Err() == nil {

@@ -43,6 +43,7 @@ type Server struct {
 	Except       []string      // tools that are not allowed
 	CallTimeout  time.Duration // without a reply or progress
 	StopOnCancel bool
+	NeedsSession bool // it was said to keep state for each session, so that a client without sessions must name its conversation
 	// Home makes the folder that is the server's HOME on behalf of a tenant. It
 	// is nil for a server whose HOME goes with its sandbox.
 	Home func(tenant string) (string, error)
@@ -72,6 +73,7 @@ type Hub struct {
 	sessions map[*Session]struct{}
 	fills    map[catalog.Key]*fill     // under way
 	failed   map[catalog.Key]time.Time // when the last one failed
+	parks    map[string]*parked        // state -> the call that it opens
 	refetch  map[*wire.Conn]bool       // under way; true: once more
 	closed   bool
 }
@@ -96,6 +98,7 @@ func New(cfg Config) *Hub {
 		sessions: map[*Session]struct{}{},
 		fills:    map[catalog.Key]*fill{},
 		failed:   map[catalog.Key]time.Time{},
+		parks:    map[string]*parked{},
 		refetch:  map[*wire.Conn]bool{},
 	}
 	h.life, h.end = context.WithCancel(context.Background())
@@ -204,6 +207,8 @@ type Opening struct {
 	Tenant, Session string
 	Server          string // the only server it sees; "" for all
 	Params          []byte // of its initialize request
+	Modern          bool   // its client speaks the modern era
+	Conversation    string // as a modern client named it
 }
 
 // Open opens a session. What belongs to none of its requests goes to
@@ -235,6 +240,12 @@ func (h *Hub) Names(tenant string) []string {
 func (h *Hub) forget(s *Session) {
 	h.mu.Lock()
 	delete(h.sessions, s)
+	for state, p := range h.parks {
+		if p.s == s {
+			p.timer.Stop()
+			delete(h.parks, state)
+		}
+	}
 	h.mu.Unlock()
 	h.cfg.Sandboxes.EndSession(s.tenant, s.id)
 	h.cfg.Recorder.Record(trace.Event{Kind: trace.SessionClose, Tenant: s.tenant, Session: s.id})

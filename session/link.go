@@ -3,6 +3,7 @@ package session
 import (
 	"strings"
 
+	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/wire"
 )
 
@@ -16,7 +17,7 @@ type link struct {
 func (l *link) Notified(c *wire.Conn, m wire.Message) {
 	switch {
 	case strings.HasSuffix(m.Method, "/list_changed"):
-		l.s.hub.relist(c, l.server, l.s.tenant, l.s.fingerprint)
+		l.s.hub.relist(c, l.server, l.s.tenant, sandbox.Client{Capabilities: l.s.caps, Info: l.s.info})
 	case m.Method == "notifications/cancelled":
 		l.s.withdraw(c, l.server.Name, m)
 	case m.Method == "notifications/resources/updated":
@@ -57,7 +58,7 @@ type sharedLink struct {
 func (l *sharedLink) Notified(c *wire.Conn, m wire.Message) {
 	switch {
 	case strings.HasSuffix(m.Method, "/list_changed"):
-		l.h.relist(c, l.server, l.tenant, "")
+		l.h.relist(c, l.server, l.tenant, sandbox.Client{Info: l.h.clientInfo()})
 	case m.Method == "notifications/resources/updated":
 		uri := wire.Str(m.Params, "uri")
 		for _, s := range l.h.each(func(s *Session) bool { return l.mine(s) && s.subscribedTo(l.server.Name, uri) }) {

@@ -28,6 +28,8 @@ var revisions = []string{Latest, "2025-06-18", "2025-03-26", "2024-11-05"}
 type Session struct {
 	hub              *Hub
 	id, tenant, only string
+	modern           bool   // the client speaks the modern era
+	conversation     string // as a modern client named it
 	version          string // negotiated protocol version
 	caps, info       []byte // of the client, raw
 	fingerprint      string
@@ -35,24 +37,33 @@ type Session struct {
 	life             context.Context // ends with Close
 	end              context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool
-	level  []byte              // of logging/setLevel, raw
-	calls  []*call             // under way, oldest first
-	asks   map[string]*ask     // our id -> the server's request that the client is to answer
-	nasks  int64               // makes ids of asks
-	subs   map[string][]string // server -> its own URIs that the client subscribed to
-	used   map[string]bool     // servers that had a sandbox of this session
-	steps  int
-	seen   map[string]*catalog.View // list method -> what the client saw last
+	mu      sync.Mutex
+	closed  bool
+	level   []byte              // of logging/setLevel, raw
+	calls   []*call             // under way, oldest first
+	asks    map[string]*ask     // our id -> the server's request that the client is to answer
+	nasks   int64               // makes ids of asks
+	subs    map[string][]string // server -> its own URIs that the client subscribed to
+	used    map[string]bool     // servers that had a sandbox of this session
+	steps   int
+	seen    map[string]*catalog.View // list method -> what the client saw last
+	listens []*listen                // of a modern client
+	watches map[watchKey]*wire.Call  // of a legacy client, on modern servers
 }
+
+// A watchKey names a resource of a server.
+type watchKey struct{ server, uri string }
 
 // An ask is a request of a server that waits for the client's answer.
 type ask struct {
 	conn   *wire.Conn
 	server string
-	id     []byte // the server's
+	id     []byte // the server's, if it has one
 	token  []byte // the server's progress token, or nil
+	answer func(wire.Reply)
+
+	method string // what is asked
+	params []byte
 }
 
 func newSession(h *Hub, o Opening, background wire.Sender) *Session {
@@ -66,9 +77,14 @@ func newSession(h *Hub, o Opening, background wire.Sender) *Session {
 		subs:       map[string][]string{},
 		used:       map[string]bool{},
 		seen:       map[string]*catalog.View{},
+		watches:    map[watchKey]*wire.Call{},
+		modern:     o.Modern, conversation: o.Conversation,
 	}
 	s.life, s.end = context.WithCancel(h.life)
 	s.negotiate(o.Params)
+	if s.modern {
+		s.version, s.background = wire.Modern, listeners{s}
+	}
 	return s
 }
 
@@ -106,6 +122,9 @@ func (s *Session) Request(ctx context.Context, m wire.Message, stream wire.Sende
 	defer cancel(nil)
 	stop := context.AfterFunc(s.life, func() { cancel(errSessionEnded) })
 	defer stop()
+	if s.modern {
+		return s.requestModern(ctx, m, stream)
+	}
 	switch m.Method {
 	case "initialize":
 		return s.initialize()
@@ -120,7 +139,54 @@ func (s *Session) Request(ctx context.Context, m wire.Message, stream wire.Sende
 	if fail != nil {
 		return *fail
 	}
-	return s.forward(ctx, t, m, stream)
+	return s.forward(ctx, t, m, stream, nil)
+}
+
+// requestModern answers a request of the modern era.
+func (s *Session) requestModern(ctx context.Context, m wire.Message, stream wire.Sender) wire.Reply {
+	switch m.Method {
+	case "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
+		return wire.Fail(wire.CodeMethodNotFound, "method not found: %s (it is not part of revision %s)", m.Method, wire.Modern)
+	case "server/discover":
+		return s.discover()
+	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
+		r := s.list(ctx, m)
+		if r.Error == nil {
+			r.Result = s.cacheable(r.Result)
+		}
+		return r
+	case "subscriptions/listen":
+		return s.listen(ctx, m, stream)
+	}
+	if parkedState(m.Params) {
+		return s.resume(ctx, m, stream)
+	}
+	t, fail := s.route(ctx, m)
+	if fail != nil {
+		return completed(m.Method, *fail)
+	}
+	eras := s.view().eras(t.server.Name)
+	if err := s.affinity(t.server, eras); err != nil {
+		return wire.Fail(wire.CodeInvalidParams, "%v", err)
+	}
+	if eras == catalog.Legacy {
+		return s.park(ctx, t, m, stream)
+	}
+	return s.forward(ctx, t, m, stream, nil)
+}
+
+// discover says what initialize says in the legacy era.
+func (s *Session) discover() wire.Reply {
+	v := s.view()
+	b := fmt.Appendf(nil, `{"supportedVersions":[%q`, wire.Modern)
+	for _, r := range revisions {
+		b = fmt.Appendf(b, `,%q`, r)
+	}
+	b = append(append(b, `],"capabilities":`...), v.capabilities()...)
+	if text := v.Instructions(); text != "" {
+		b = append(append(b, `,"instructions":`...), wire.Quote(text)...)
+	}
+	return wire.Reply{Result: s.cacheable(append(b, '}'))}
 }
 
 var errSessionEnded = errors.New("the session ended")
@@ -172,6 +238,9 @@ func (s *Session) listsChanged() {
 		if !bytes.Equal(seen.List(method), v.List(method)) {
 			notes[changes[method]] = true
 			delete(s.seen, method)
+			if s.modern { // who listens hears of every change
+				s.seen[method] = v.View
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -191,7 +260,9 @@ func (s *Session) setLevel(m wire.Message) wire.Reply {
 	s.level = bytes.Clone(level)
 	s.mu.Unlock()
 	for _, l := range s.hub.cfg.Sandboxes.Live(s.tenant, s.id) {
-		s.hub.setLevel(s.life, l.Conn, level)
+		if !l.Modern { // a modern server is told with each request
+			s.hub.setLevel(s.life, l.Conn, level)
+		}
 	}
 	return wire.Reply{Result: []byte("{}")}
 }
@@ -227,6 +298,9 @@ func (s *Session) Post(m wire.Message) {
 		// its request, and reaches the server from there.
 	default: // roots/list_changed and what is not known to us
 		for _, l := range s.hub.cfg.Sandboxes.Live(s.tenant, s.id) {
+			if l.Modern != s.modern { // the other era knows no such notification
+				continue
+			}
 			if err := l.Conn.Notify(m.Method, m.Params); err != nil {
 				s.hub.cfg.Log.Debug("notification not delivered", "server", l.Server, "method", m.Method, "err", err)
 			}
@@ -242,9 +316,7 @@ func (s *Session) answer(m wire.Message) {
 	if a == nil {
 		return
 	}
-	if err := a.conn.Respond(a.id, wire.Reply{Result: m.Result, Error: m.Error}); err != nil {
-		s.hub.cfg.Log.Debug("answer not delivered", "server", a.server, "err", err)
-	}
+	a.answer(wire.Reply{Result: m.Result, Error: m.Error})
 }
 
 func (s *Session) clientProgress(m wire.Message) {
@@ -263,32 +335,87 @@ func unquoteID(id []byte) string { return string(bytes.Trim(id, `"`)) }
 // maxAsks bounds the requests of servers that wait for one client.
 const maxAsks = 1000
 
-// ask passes a request of a server on to the client: on the stream of the
-// newest call to that server, which most likely caused it, or else in the
-// background. The legacy era has nothing that tells for sure.
+// ask passes a request of a legacy server on to the client.
 func (s *Session) ask(c *wire.Conn, server string, m wire.Message) {
-	a := &ask{conn: c, server: server, id: bytes.Clone(m.ID)}
+	id := bytes.Clone(m.ID)
+	s.put(&ask{conn: c, server: server, id: id, answer: func(r wire.Reply) {
+		s.hub.spawn(func() { // it may be called from a read loop
+			if err := c.Respond(id, r); err != nil {
+				s.hub.cfg.Log.Debug("answer not delivered", "server", server, "err", err)
+			}
+		})
+	}}, m.Method, m.Params)
+}
+
+// needs names the capability of a client that a request wants.
+var needs = map[string]string{
+	"sampling/createMessage": "sampling",
+	"elicitation/create":     "elicitation",
+	"roots/list":             "roots",
+}
+
+// put puts a question to the client: on the stream of the newest call to its
+// server, which most likely caused it, or else in the background. The legacy era
+// has nothing that tells for sure. What cannot be put is answered with an error.
+func (s *Session) put(a *ask, method string, params []byte) {
+	a.method, a.params = method, params
+	var err error
+	switch need := needs[method]; {
+	case need != "" && wire.Get(s.caps, need) == nil:
+		err = wire.Errorf(wire.CodeMethodNotFound, "the client cannot answer %s: it declares no %s", method, need)
+	case s.modern:
+		err = s.putModern(a)
+	default:
+		err = s.putLegacy(a)
+	}
+	if err != nil {
+		refusal, ok := err.(*wire.Error)
+		if !ok {
+			refusal = wire.Errorf(wire.CodeInternal, "the client cannot be asked: %v", err)
+		}
+		a.answer(wire.Reply{Error: refusal.JSON()})
+	}
+}
+
+func (s *Session) putLegacy(a *ask) error {
 	s.mu.Lock()
 	if s.closed || len(s.asks) >= maxAsks {
 		s.mu.Unlock()
-		s.hub.refuse(c, m.ID, wire.CodeInternal, "the client cannot be asked: its session is closed, or %d requests wait for it", maxAsks)
-		return
+		return fmt.Errorf("its session is closed, or %d requests wait for it", maxAsks)
 	}
 	s.nasks++
 	id := "specbox-" + strconv.FormatInt(s.nasks, 10)
 	s.asks[id] = a
-	params := m.Params
-	if token := wire.Get(params, "_meta", "progressToken"); token != nil {
+	params := a.params
+	if token := wire.Get(params, "_meta", "progressToken"); token != nil && a.id != nil {
 		a.token = bytes.Clone(token)
 		params = wire.Replace(params, wire.Quote(id), "_meta", "progressToken")
 	}
 	s.mu.Unlock()
-	if err := s.tell(server, wire.RequestParts(wire.Quote(id), m.Method, params)); err != nil {
+	err := s.tell(a.server, wire.RequestParts(wire.Quote(id), a.method, params))
+	if err != nil {
 		s.mu.Lock()
 		delete(s.asks, id)
 		s.mu.Unlock()
-		s.hub.refuse(c, a.id, wire.CodeInternal, "the client cannot be asked: %v", err)
 	}
+	return err
+}
+
+// putModern keeps a question for the answer of the newest call to its server,
+// which will say that input is required.
+func (s *Session) putModern(a *ask) error {
+	s.mu.Lock()
+	var to *parked
+	for _, c := range s.calls {
+		if c.server == a.server && c.parked != nil {
+			to = c.parked
+		}
+	}
+	s.mu.Unlock()
+	if to == nil || !to.take(a) {
+		return wire.Errorf(wire.CodeMethodNotFound, "no call of the client is under way that could be answered with %s", a.method)
+	}
+	return nil
 }
 
 // refuse answers a server's request with an error, off the read loop that it
@@ -304,7 +431,7 @@ func (s *Session) withdraw(c *wire.Conn, server string, m wire.Message) {
 	s.mu.Lock()
 	var id string
 	for k, a := range s.asks {
-		if a.conn == c && bytes.Equal(a.id, want) {
+		if a.conn == c && a.id != nil && bytes.Equal(a.id, want) {
 			id = k
 		}
 	}
@@ -321,11 +448,14 @@ func (s *Session) tell(server string, parts [][]byte) error {
 	s.mu.Lock()
 	var to *call
 	for _, c := range s.calls {
-		if c.server == server {
+		if c.server == server && (!s.modern || c.logs) {
 			to = c
 		}
 	}
 	s.mu.Unlock()
+	if s.modern && to == nil { // nobody wants it
+		return nil
+	}
 	if to != nil && to.stream.Send(parts...) == nil {
 		return nil
 	}
@@ -388,7 +518,7 @@ func (s *Session) leave(c *call) {
 func (s *Session) demand(srv *Server) (sandbox.Demand, error) {
 	d := sandbox.Demand{
 		Tenant: s.tenant, Session: s.id, Spec: srv.Spec, Cause: trace.Demand,
-		Client:  sandbox.Client{Version: s.version, Capabilities: s.caps, Info: s.info},
+		Client:  s.handshake(srv),
 		Handler: &link{s: s, server: srv},
 	}
 	if srv.Spec.Scope != config.PerSession {
@@ -416,7 +546,11 @@ func owner(srv *Server, tenant string) string {
 
 // greet brings a fresh sandbox to the state that the client believes it to be
 // in, and says what cannot be brought back.
-func (s *Session) greet(ctx context.Context, srv *Server, c *wire.Conn, stream wire.Sender) error {
+func (s *Session) greet(ctx context.Context, srv *Server, lease *sandbox.Lease, stream wire.Sender) error {
+	c := lease.Conn()
+	if lease.Modern() {
+		s.hub.follow(c, sandbox.Client{Capabilities: s.caps, Info: s.info})
+	}
 	if srv.Spec.Scope != config.PerSession { // others use it too
 		return nil
 	}
@@ -425,19 +559,49 @@ func (s *Session) greet(ctx context.Context, srv *Server, c *wire.Conn, stream w
 	uris := append([]string(nil), s.subs[srv.Name]...)
 	s.used[srv.Name] = true
 	s.mu.Unlock()
-	if level != nil {
+	if level != nil && !lease.Modern() {
 		s.hub.setLevel(s.life, c, level)
 	}
 	for _, uri := range uris {
-		params := append(append([]byte(`{"uri":`), wire.Quote(uri)...), '}')
-		if _, err := c.Call(ctx, "resources/subscribe", params); err != nil {
+		t := target{server: srv, own: uri, params: append(append([]byte(`{"uri":`), wire.Quote(uri)...), '}')}
+		var err error
+		if lease.Modern() {
+			err = s.rewatch(lease, t)
+		} else {
+			_, err = c.Call(ctx, "resources/subscribe", t.params)
+		}
+		if err != nil {
 			return fmt.Errorf("subscribe to %s again: %w", uri, err)
 		}
 	}
-	if again {
+	if again && !s.modern {
 		text := fmt.Sprintf("the sandbox of %s was started anew: what the server kept in memory or in its private files is gone", srv.Name)
 		_ = stream.Send(wire.NotificationParts("notifications/message",
 			[]byte(`{"level":"warning","logger":"specbox","data":`+string(wire.Quote(text))+`}`))...) // as far as the client listens
 	}
 	return nil
+}
+
+// rewatch replaces the watch of a legacy client on a resource of a modern server.
+func (s *Session) rewatch(lease *sandbox.Lease, t target) error {
+	call, err := s.watchModern(lease, t)
+	if err != nil {
+		return err
+	}
+	s.unwatch(t.server.Name, t.own)
+	s.mu.Lock()
+	s.watches[watchKey{t.server.Name, t.own}] = call
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *Session) unwatch(server, uri string) {
+	key := watchKey{server, uri}
+	s.mu.Lock()
+	call := s.watches[key]
+	delete(s.watches, key)
+	s.mu.Unlock()
+	if call != nil {
+		call.Abandon(nil)
+	}
 }

@@ -58,6 +58,8 @@ func (i *instance) request(ctx context.Context, m wire.Message) {
 	}()
 	var r wire.Reply
 	switch {
+	case m.Method == "initialize" && i.life.Modern:
+		r = wire.Fail(wire.CodeVersion, "this server speaks revision %s alone", wire.Modern)
 	case m.Method == "initialize":
 		if pause(ctx, i.life.Handshake) != nil {
 			return

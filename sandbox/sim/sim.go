@@ -30,6 +30,7 @@ type Life struct {
 	Err       error         // what Create then returns
 	Handshake time.Duration // until initialize is answered
 	Mute      bool          // initialize is never answered
+	Modern    bool          // initialize is refused; Serve answers server/discover
 	Deaf      bool          // it never reads what it is sent
 	Dies      time.Duration // it dies this long after Create has returned; 0 means never
 	Exit      string        // how it dies; "" means "exit status 1"
@@ -38,7 +39,7 @@ type Life struct {
 
 	Init   []byte // result of initialize; nil means [DefaultInit] with the version asked for
 	Memory func(age time.Duration, calls int) int64
-	// Serve answers what initialize and ping do not; nil means [Tools]. It runs
+	// Serve answers all but initialize and ping; nil means [Tools]. It runs
 	// on a goroutine of its own; ctx ends when the request is cancelled and
 	// when the instance dies.
 	Serve func(ctx context.Context, p *Peer, m wire.Message) wire.Reply
