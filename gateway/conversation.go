@@ -19,11 +19,12 @@ import (
 type conversation struct {
 	g      *Gateway
 	o      Opening
-	key    string // what opens it; "" on stdio
+	key    string // what opens it
 	opened time.Time
 	client string
 	life   context.Context // ends with the session
 	end    context.CancelCauseFunc
+	ready  chan struct{} // closed when it is open, or could not be opened
 
 	mu        sync.Mutex
 	far       Session // nil until it is open
@@ -51,27 +52,46 @@ type stream struct {
 	stop chan struct{} // closed when it is to end
 }
 
-// converse opens a session and registers it. The name of a session stands in events
-// and logs; what opens it is a key that also holds a secret. A nil background
-// stands for the session's own streams.
+// converse opens a session of the legacy era and registers it. The name of a
+// session stands in events and logs; what opens it is a key that also holds a
+// secret. A nil background stands for the session's own streams.
 func (g *Gateway) converse(o Opening, background wire.Sender) (*conversation, error) {
-	text := rand.Text()
-	o.Session = strings.ToLower(text[:13]) // 65 bits tell sessions apart
-	c := &conversation{g: g, o: o, opened: time.Now(), seen: time.Now(), client: clientName(o.Params)}
-	c.backlog = queue{limits: &g.cfg.Limits, dropped: &g.dropped}
-	c.key = o.Session + "-" + text[13:] + rand.Text()
+	c := g.conversation(o, "")
 	if background == nil {
 		background = c
 	}
-	c.life, c.end = context.WithCancelCause(g.life)
-	if err := g.admit(c); err != nil {
+	if _, err := g.admit(c); err != nil {
 		c.end(ErrEnded)
 		return nil, err
 	}
+	if err := c.open(background); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// conversation returns a session that is not open yet. Without a key it gets one
+// that nobody can guess.
+func (g *Gateway) conversation(o Opening, key string) *conversation {
+	text := rand.Text()
+	o.Session = strings.ToLower(text[:13]) // 65 bits tell sessions apart
+	if key == "" {
+		key = o.Session + "-" + text[13:] + rand.Text()
+	}
+	c := &conversation{g: g, o: o, key: key, opened: time.Now(), seen: time.Now(), client: clientName(o.Params), ready: make(chan struct{})}
+	c.backlog = queue{limits: &g.cfg.Limits, dropped: &g.dropped}
+	c.life, c.end = context.WithCancelCause(g.life)
+	return c
+}
+
+// open opens the far side of a session that was admitted. If it cannot, the
+// session is closed.
+func (c *conversation) open(background wire.Sender) error {
+	defer close(c.ready)
 	far, err := c.openFar(background)
 	if err != nil {
 		c.close("could not be opened")
-		return nil, err
+		return err
 	}
 	c.mu.Lock()
 	c.far = far
@@ -79,9 +99,9 @@ func (g *Gateway) converse(o Opening, background wire.Sender) (*conversation, er
 	c.mu.Unlock()
 	if closed { // it ended meanwhile, and nobody knew far
 		far.Close()
-		return nil, ErrEnded
+		return ErrEnded
 	}
-	return c, nil
+	return nil
 }
 
 func (c *conversation) openFar(background wire.Sender) (far Session, err error) {
@@ -107,23 +127,28 @@ func clientName(params []byte) string {
 	return strings.TrimSpace(wire.Str(params, "clientInfo", "name") + " " + wire.Str(params, "clientInfo", "version"))
 }
 
-// admit registers c within the limit of its tenant.
-func (g *Gateway) admit(c *conversation) error {
+// admit registers c within the limit of its tenant, and returns it, or the
+// session that already has its key.
+func (g *Gateway) admit(c *conversation) (*conversation, error) {
 	for {
 		g.mu.Lock()
 		if g.closed {
 			g.mu.Unlock()
-			return wire.Errorf(wire.CodeServer, "SpecBox is shutting down; connect again later")
+			return nil, errShutdown
+		}
+		if other := g.sessions[c.key]; other != nil {
+			g.mu.Unlock()
+			return other, nil
 		}
 		if g.open[c.o.Tenant] < g.cfg.Limits.Sessions {
 			g.open[c.o.Tenant]++
 			g.sessions[c.key] = c
 			g.mu.Unlock()
-			return nil
+			return c, nil
 		}
 		g.mu.Unlock()
 		if !g.evict(c.o.Tenant) {
-			return wire.Errorf(wire.CodeServer, "tenant %q has %d sessions open, which is its limit, and clients use all of them; end some (DELETE) or raise the limit", c.o.Tenant, g.cfg.Limits.Sessions)
+			return nil, wire.Errorf(wire.CodeServer, "tenant %q has %d sessions open, which is its limit, and clients use all of them; end some (DELETE) or raise the limit", c.o.Tenant, g.cfg.Limits.Sessions)
 		}
 	}
 }
@@ -157,7 +182,7 @@ func (g *Gateway) find(key, tenant, server string) *conversation {
 	g.mu.Lock()
 	c := g.sessions[key]
 	g.mu.Unlock()
-	if c == nil || c.o.Tenant != tenant || c.o.Server != server {
+	if c == nil || c.o.Modern || c.o.Tenant != tenant || c.o.Server != server {
 		return nil
 	}
 	return c
@@ -256,14 +281,19 @@ func (c *conversation) agree(r wire.Reply) {
 		c.close("initialize was refused")
 		return
 	}
+	c.announce(wire.Str(r.Result, "protocolVersion"))
+}
+
+// announce notes the version that was agreed on, and that the session is open.
+func (c *conversation) announce(version string) {
 	c.mu.Lock()
-	c.version = wire.Str(r.Result, "protocolVersion")
+	c.version = version
 	c.agreed = !c.closed
 	agreed := c.agreed
 	c.mu.Unlock()
 	if agreed {
 		c.g.cfg.Recorder.Record(trace.Event{Time: time.Now(), Kind: trace.SessionOpen, Tenant: c.o.Tenant, Session: c.o.Session, Server: c.o.Server, Detail: c.client})
-		c.g.cfg.Log.Debug("session opened", "session", c.o.Session, "tenant", c.o.Tenant, "server", c.o.Server, "client", c.client, "version", c.version)
+		c.g.cfg.Log.Debug("session opened", "session", c.o.Session, "tenant", c.o.Tenant, "server", c.o.Server, "client", c.client, "version", version)
 	}
 }
 
@@ -286,10 +316,14 @@ func (c *conversation) info() (info SessionInfo, streams, queued int) {
 }
 
 // call has the far side answer a request. It returns false if the client
-// cancelled it: then there is nothing to say.
-func (c *conversation) call(m wire.Message, to wire.Sender) (answer, bool) {
+// cancelled it: then there is nothing to say. The end of client, which may be nil,
+// does so too.
+func (c *conversation) call(m wire.Message, to wire.Sender, client context.Context) (answer, bool) {
 	ctx, cancel := context.WithCancelCause(c.life)
 	defer cancel(nil)
+	if client != nil {
+		defer context.AfterFunc(client, func() { cancel(wire.Cancelled{}) })()
+	}
 	f := flight{id: m.ID, cancel: cancel}
 	if m.Method == "initialize" {
 		f.cancel = nil

@@ -133,3 +133,9 @@ func lostID(head, tail []byte) []byte {
 	}
 	return knownID(bytes.Clone(id))
 }
+
+// codeOf returns the code of an error object, or 0.
+func codeOf(e []byte) int {
+	n, _ := strconv.Atoi(string(wire.Get(e, "code"))) // 0 if it is no number
+	return n
+}

@@ -18,8 +18,11 @@ const (
 	modern            // from 2026-07-28 on: no sessions, a version with every request
 )
 
-// revisions are those that are served, newest first.
+// revisions are those of the legacy era that are served, newest first.
 var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// served are the revisions of both eras.
+var served = append([]string{wire.Modern}, revisions...)
 
 // The revisions that something depends on.
 const (
@@ -27,45 +30,65 @@ const (
 	firstModern = "2026"
 )
 
-// codeVersion is the error code for a revision that is not served.
-const codeVersion = -32022
-
-const metaVersion = "io.modelcontextprotocol/protocolVersion"
-
 // eraOf tells the era of a message from the version that its HTTP header names,
-// if any, and from its params. An initialize is legacy by its nature, whatever
-// the header says: its answer settles the version.
-func eraOf(header string, m wire.Message) era {
+// if any, from whether it names a session, and from its params. An initialize is
+// legacy by its nature, whatever the header says, for its answer settles the
+// version; but not one that says what only modern requests say. A response is
+// legacy: modern servers send no requests.
+func eraOf(header string, session bool, m wire.Message) era {
 	switch {
-	case m.Method == "initialize":
+	case m.Method == "":
 		return legacy
-	case m.Method == "server/discover" || isModern(header):
+	case m.Method == "initialize":
+		if saysVersion(m) {
+			return modern
+		}
+		return legacy
+	case isModern(header):
 		return modern
-	case bytes.Contains(m.Params, []byte(metaVersion)) && isModern(wire.Str(m.Params, "_meta", metaVersion)):
+	case session:
+		return legacy
+	case m.Method == "server/discover" || saysVersion(m):
 		return modern
 	}
 	return legacy
 }
 
+// saysVersion reports whether a message names its revision itself.
+func saysVersion(m wire.Message) bool {
+	return bytes.Contains(m.Params, []byte(wire.MetaVersion)) && wire.Get(m.Params, "_meta", wire.MetaVersion) != nil
+}
+
 func isModern(version string) bool {
-	return len(version) == len("2026-07-28") && version >= firstModern && version[0] == '2'
+	return len(version) == len(wire.Modern) && version >= firstModern && version[0] == '2'
 }
 
 func isServed(version string) bool { return slices.Contains(revisions, version) }
 
-// refuseModern is the answer to a message of the modern era. Its code and data
-// are those by which modern clients know that they must begin with initialize.
-func (g *Gateway) refuseModern(header string, m wire.Message) *fault {
-	requested := wire.Str(m.Params, "_meta", metaVersion)
-	if requested == "" {
-		requested = header
-	}
-	id := m.ID
-	if !m.IsRequest() {
-		id = nil
-	}
-	f := faultf(http.StatusBadRequest, id, codeVersion, "protocol version %q is not served by SpecBox%s; begin with initialize and one of %s",
-		requested, strings.TrimRight(" "+g.cfg.Version, " "), strings.Join(revisions, ", "))
-	f.err.Data = map[string]any{"supported": revisions, "requested": requested}
+// unserved is the answer to a message of a revision that is not served. Its code
+// and data are those by which modern clients choose another.
+func unserved(id []byte, requested string) *fault {
+	f := faultf(http.StatusBadRequest, id, wire.CodeVersion, "revision %q of the protocol is not served; choose one of %s", requested, strings.Join(served, ", "))
+	f.err.Data = map[string]any{"supported": served, "requested": requested}
 	return f
+}
+
+// isRemoved reports whether a method exists in the legacy era alone.
+func isRemoved(method string) bool {
+	switch method {
+	case "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
+		return true
+	}
+	return false
+}
+
+// statusOf returns the HTTP status that the modern era wants for an error.
+func statusOf(code int) int {
+	switch code {
+	case wire.CodeMethodNotFound:
+		return http.StatusNotFound
+	case wire.CodeInvalidParams, wire.CodeHeader, wire.CodeCapability, wire.CodeVersion:
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
 }

@@ -58,6 +58,7 @@ type exchange struct {
 	w         http.ResponseWriter
 	r         *http.Request
 	json, sse bool // what the client accepts
+	era       era
 
 	mu      sync.Mutex
 	phase   phase
@@ -83,10 +84,15 @@ func (x *exchange) start() bool {
 	if !x.c.enter() {
 		return false
 	}
+	x.arm()
+	return true
+}
+
+// arm begins to wait in a session that was entered.
+func (x *exchange) arm() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.timer = time.AfterFunc(keepAlive, x.tick)
-	return true
 }
 
 // tick is called while nothing was sent. It shows the client that its request
@@ -107,14 +113,17 @@ func (x *exchange) tick() {
 }
 
 // Send queues what belongs to the request: for its own stream or, where there is
-// none, for those of the session.
+// none, for those of the session, if it has any.
 func (x *exchange) Send(parts ...[]byte) error {
-	data := bytes.Join(parts, nil)
 	x.mu.Lock()
 	if !x.sse || x.gone || x.phase == over {
 		x.mu.Unlock()
-		return x.c.send(data)
+		if x.era == modern {
+			return errUnheard
+		}
+		return x.c.send(bytes.Join(parts, nil))
 	}
+	data := bytes.Join(parts, nil)
 	if x.phase == silent {
 		x.stream(false)
 	}
@@ -154,6 +163,9 @@ func (x *exchange) leave(rest []item) {
 	rest = append(rest, x.queue.take()...)
 	x.mu.Unlock()
 	x.c.left()
+	if x.era == modern { // it gave the request up
+		return
+	}
 	for _, it := range rest {
 		_ = x.c.send(it.data) // it is bounded, and the session may have ended
 	}
@@ -179,7 +191,13 @@ func (x *exchange) finish(batch bool, answers ...answer) {
 }
 
 func (x *exchange) write(streaming, batch bool, answers []answer) {
+	status := http.StatusOK
+	if x.era == modern && len(answers) == 1 && answers[0].Error != nil {
+		status = statusOf(codeOf(answers[0].Error))
+	}
 	switch {
+	case !streaming && status != http.StatusOK:
+		writeJSON(x.w, status, batch, answers)
 	case streaming || (x.sse && (!x.json || len(answers) == 0)):
 		e := eventsOn(x.w)
 		if !streaming {
@@ -195,7 +213,7 @@ func (x *exchange) write(streaming, batch bool, answers []answer) {
 	case len(answers) == 0:
 		x.w.WriteHeader(http.StatusAccepted)
 	default:
-		writeJSON(x.w, http.StatusOK, batch, answers)
+		writeJSON(x.w, status, batch, answers)
 	}
 }
 

@@ -26,6 +26,7 @@ type server struct {
 	openErr  error
 	initErr  bool
 	initWait time.Duration
+	modern   bool // answers server/discover
 	instant  bool // tools/call of "echo" alone, without bookkeeping: for benchmarks
 }
 
@@ -118,7 +119,16 @@ func (f *far) Request(ctx context.Context, m wire.Message, stream wire.Sender) w
 		return wire.Reply{Result: []byte(`{}`)}
 	case "raw":
 		return wire.Reply{Result: wire.Get(m.Params, "value")}
+	case "server/discover":
+		if f.srv.modern {
+			return wire.Reply{Result: []byte(`{"resultType":"complete","supportedVersions":["2026-07-28","2025-11-25"],"capabilities":{"tools":{"listChanged":true},"logging":{}},"ttlMs":0,"cacheScope":"private","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"fake","version":"1"}}}`)}
+		}
+	case "subscriptions/listen":
+		return f.listen(ctx, m, stream)
 	case "tools/list":
+		if f.o.Modern {
+			return wire.Reply{Result: []byte(`{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"headed","inputSchema":` + headed + `}]}`)}
+		}
 		return wire.Reply{Result: []byte(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`)}
 	case "tools/call":
 		return f.tool(ctx, m, stream)
@@ -129,8 +139,10 @@ func (f *far) Request(ctx context.Context, m wire.Message, stream wire.Sender) w
 func (f *far) tool(ctx context.Context, m wire.Message, stream wire.Sender) wire.Reply {
 	n, _ := strconv.Atoi(string(wire.Get(m.Params, "arguments", "n")))
 	switch name := wire.Str(m.Params, "name"); name {
-	case "echo":
+	case "echo", "headed":
 		return wire.Reply{Result: wire.Get(m.Params, "arguments")}
+	case "fail":
+		return wire.Fail(n, "as asked")
 	case "size":
 		return wire.Reply{Result: big(n)}
 	case "progress":
@@ -177,6 +189,30 @@ func (f *far) tool(ctx context.Context, m wire.Message, stream wire.Sender) wire
 		panic("the fake's own fault")
 	}
 	return wire.Fail(wire.CodeInvalidParams, "no tool")
+}
+
+// headed is the schema of a tool whose arguments are repeated in headers.
+const headed = `{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"n":{"type":"integer","x-mcp-header":"N"},"dry":{"type":"boolean","x-mcp-header":"Dry"},"in":{"type":"object","properties":{"zone":{"type":"string","x-mcp-header":"Zone"}}}}}`
+
+func (f *far) Schema(tool string) []byte {
+	switch tool {
+	case "headed":
+		return []byte(headed)
+	case "panic at schema":
+		panic("the fake's own fault")
+	}
+	return nil
+}
+
+// listen acknowledges, tells once, and then waits to be given up.
+func (f *far) listen(ctx context.Context, m wire.Message, stream wire.Sender) wire.Reply {
+	about := fmt.Sprintf(`{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}`, m.ID)
+	_ = stream.Send(wire.NotificationParts("notifications/subscriptions/acknowledged", []byte(about+`,"notifications":{"toolsListChanged":true}}`))...)
+	_ = stream.Send(wire.NotificationParts("notifications/tools/list_changed", []byte(about+`}`))...)
+	f.waiting <- struct{}{}
+	<-ctx.Done()
+	f.ended <- context.Cause(ctx)
+	return wire.Reply{Result: []byte(`{"resultType":"complete"}`)}
 }
 
 func (f *far) ask(ctx context.Context, stream wire.Sender, method string, params []byte) (wire.Message, error) {

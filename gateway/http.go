@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -24,14 +25,14 @@ const (
 // session by the status, which some overlook if the error answers their request.
 const codeNoSession = -32001
 
-// ServeHTTP serves /mcp and /mcp/NAME. It is meant for an [http.Server] without
+// ServeHTTP serves /mcp and /mcp/NAME, and both below /s/KEY, where KEY names a
+// conversation. It is meant for an [http.Server] without
 // WriteTimeout and ReadTimeout, which would cut event streams: bodies and
 // clients that do not read have deadlines of their own.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	server, ok := strings.CutPrefix(r.URL.Path, "/mcp")
-	server, sub := strings.CutPrefix(server, "/")
-	if !ok || (!sub && server != "") || strings.Contains(server, "/") {
-		http.Error(w, "not found: the MCP endpoints are /mcp for all servers and /mcp/NAME for one", http.StatusNotFound)
+	p, text := placeOf(r.URL.Path)
+	if text != "" {
+		http.Error(w, text, http.StatusNotFound)
 		return
 	}
 	if !g.admits(w, r) {
@@ -41,22 +42,47 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	tenant, deny := g.tenant(r, server)
-	if deny != nil {
+	var deny func(http.ResponseWriter)
+	if p.tenant, deny = g.tenant(r, p.server); deny != nil {
 		deny(w)
 		return
 	}
 	switch r.Method {
 	case http.MethodPost:
-		g.post(w, r, tenant, server)
-	case http.MethodGet:
-		g.get(w, r, tenant, server)
-	case http.MethodDelete:
-		g.delete(w, r, tenant, server)
+		g.post(w, r, p)
+	case http.MethodGet, http.MethodDelete:
+		if isModern(r.Header.Get(versionHeader)) || r.Header.Get(sessionHeader) == "" {
+			w.Header().Set("Allow", "POST")
+			http.Error(w, r.Method+" needs a session, which "+sessionHeader+" names; revisions without sessions have only POST", http.StatusMethodNotAllowed)
+			return
+		}
+		if r.Method == http.MethodGet {
+			g.get(w, r, p)
+		} else {
+			g.delete(w, r, p)
+		}
 	default:
 		w.Header().Set("Allow", "GET, POST, DELETE, OPTIONS")
 		http.Error(w, r.Method+" is not part of MCP", http.StatusMethodNotAllowed)
 	}
+}
+
+// placeOf splits a path. If it is none of ours, text says so.
+func placeOf(path string) (p place, text string) {
+	rest := path
+	if s, ok := strings.CutPrefix(path, "/s/"); ok {
+		p.conversation, rest, _ = strings.Cut(s, "/")
+		if rest = "/" + rest; !isConversation(p.conversation) {
+			return p, fmt.Sprintf("not found: KEY of /s/KEY/mcp names a conversation by 1 to %d letters, digits and characters of -._~:@+=", maxConversation)
+		}
+	}
+	server, ok := strings.CutPrefix(rest, "/mcp")
+	server, sub := strings.CutPrefix(server, "/")
+	if !ok || (!sub && server != "") || strings.Contains(server, "/") {
+		return p, "not found: the MCP endpoints are /mcp for all servers and /mcp/NAME for one, or /s/KEY/mcp and /s/KEY/mcp/NAME for the conversation KEY"
+	}
+	p.server = server
+	return p, ""
 }
 
 // tenant tells who sent r, or how to turn it away.
@@ -139,9 +165,9 @@ func noSession() *fault {
 	return faultf(http.StatusNotFound, nil, codeNoSession, "this session does not exist, or has ended; begin a new one with initialize, without Mcp-Session-Id")
 }
 
-var shuttingDown = &fault{http.StatusServiceUnavailable, nil, wire.Errorf(wire.CodeServer, "SpecBox is shutting down; connect again later")}
+var shuttingDown = &fault{http.StatusServiceUnavailable, nil, errShutdown}
 
-func (g *Gateway) post(w http.ResponseWriter, r *http.Request, tenant, server string) {
+func (g *Gateway) post(w http.ResponseWriter, r *http.Request, p place) {
 	if f := checkType(r.Header); f != nil {
 		g.refuse(w, f)
 		return
@@ -162,12 +188,12 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, tenant, server st
 	}
 	key := r.Header.Get(sessionHeader)
 	if isArray(body) {
-		x.c, f = g.entitled(r, key, tenant, server)
+		x.c, f = g.entitled(r, key, p)
 		if f == nil {
 			f = x.batch(body)
 		}
 	} else {
-		f = x.single(body, key, tenant, server)
+		f = x.single(body, key, p)
 	}
 	if f != nil {
 		g.refuse(w, f)
@@ -175,19 +201,18 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, tenant, server st
 }
 
 // single serves one message.
-func (x *exchange) single(body []byte, key, tenant, server string) *fault {
+func (x *exchange) single(body []byte, key string, p place) *fault {
 	m, f := envelope(body)
 	if f != nil {
 		return f
 	}
-	version := x.r.Header.Get(versionHeader)
-	if eraOf(version, m) == modern {
-		return x.g.refuseModern(version, m)
+	if eraOf(x.r.Header.Get(versionHeader), key != "", m) == modern {
+		return x.modern(m, p)
 	}
 	if m.Method == "initialize" && m.IsRequest() {
-		return x.initialize(m, tenant, server)
+		return x.initialize(m, p)
 	}
-	if x.c, f = x.g.entitled(x.r, key, tenant, server); f != nil {
+	if x.c, f = x.g.entitled(x.r, key, p); f != nil {
 		if f.status != http.StatusNotFound && m.IsRequest() {
 			f.id = m.ID
 		}
@@ -201,7 +226,7 @@ func (x *exchange) single(body []byte, key, tenant, server string) *fault {
 		x.accept()
 		return nil
 	}
-	if a, ok := x.c.call(m, x); ok {
+	if a, ok := x.c.call(m, x, nil); ok {
 		x.finish(false, a)
 	} else {
 		x.finish(false)
@@ -211,8 +236,13 @@ func (x *exchange) single(body []byte, key, tenant, server string) *fault {
 
 // initialize opens a session. A session that the client had before is none of
 // its concern: who initializes begins anew.
-func (x *exchange) initialize(m wire.Message, tenant, server string) *fault {
-	c, err := x.g.converse(Opening{Tenant: tenant, Server: server, Version: wire.Str(m.Params, "protocolVersion"), Params: m.Params}, nil)
+func (x *exchange) initialize(m wire.Message, p place) *fault {
+	o, f := p.opening(x.r.Header, m)
+	if f != nil {
+		return f
+	}
+	o.Version, o.Params = wire.Str(m.Params, "protocolVersion"), m.Params
+	c, err := x.g.converse(o, nil)
 	if err != nil {
 		return &fault{http.StatusOK, m.ID, asError(err)}
 	}
@@ -222,7 +252,7 @@ func (x *exchange) initialize(m wire.Message, tenant, server string) *fault {
 	}
 	h := x.w.Header()
 	h.Set(sessionHeader, c.key)
-	a, _ := c.call(m, x)
+	a, _ := c.call(m, x, nil)
 	if c.agree(a.Reply); a.Error != nil {
 		x.mu.Lock()
 		if x.phase == silent {
@@ -300,7 +330,7 @@ func (x *exchange) batch(body []byte) *fault {
 		case m.IsRequest():
 			requests = true
 			calls.Go(func() {
-				if a, ok := x.c.call(m, x); ok {
+				if a, ok := x.c.call(m, x, nil); ok {
 					answers[i] = &a
 				}
 			})
@@ -324,11 +354,11 @@ func (x *exchange) batch(body []byte) *fault {
 }
 
 // entitled returns the session that the request names.
-func (g *Gateway) entitled(r *http.Request, key, tenant, server string) (*conversation, *fault) {
+func (g *Gateway) entitled(r *http.Request, key string, p place) (*conversation, *fault) {
 	if key == "" {
 		return nil, faultf(http.StatusBadRequest, nil, wire.CodeInvalidRequest, "the %s header is missing; begin with initialize, whose answer brings it", sessionHeader)
 	}
-	c := g.find(key, tenant, server)
+	c := g.find(key, p.tenant, p.server)
 	if c == nil {
 		return nil, noSession()
 	}
@@ -338,17 +368,12 @@ func (g *Gateway) entitled(r *http.Request, key, tenant, server string) (*conver
 	return c, nil
 }
 
-func (g *Gateway) get(w http.ResponseWriter, r *http.Request, tenant, server string) {
-	if isModern(r.Header.Get(versionHeader)) {
-		w.Header().Set("Allow", "POST")
-		http.Error(w, "this revision has no GET", http.StatusMethodNotAllowed)
-		return
-	}
+func (g *Gateway) get(w http.ResponseWriter, r *http.Request, p place) {
 	if _, sse := accepted(r.Header["Accept"]); !sse || r.Header["Accept"] == nil {
 		http.Error(w, "GET opens an event stream: it needs Accept: text/event-stream", http.StatusNotAcceptable)
 		return
 	}
-	c, f := g.entitled(r, r.Header.Get(sessionHeader), tenant, server)
+	c, f := g.entitled(r, r.Header.Get(sessionHeader), p)
 	if f == nil && !c.enter() {
 		f = noSession()
 	}
@@ -364,13 +389,8 @@ func (g *Gateway) get(w http.ResponseWriter, r *http.Request, tenant, server str
 	c.unlisten(s, rest)
 }
 
-func (g *Gateway) delete(w http.ResponseWriter, r *http.Request, tenant, server string) {
-	if isModern(r.Header.Get(versionHeader)) {
-		w.Header().Set("Allow", "POST")
-		http.Error(w, "this revision has no DELETE", http.StatusMethodNotAllowed)
-		return
-	}
-	c, f := g.entitled(r, r.Header.Get(sessionHeader), tenant, server)
+func (g *Gateway) delete(w http.ResponseWriter, r *http.Request, p place) {
+	c, f := g.entitled(r, r.Header.Get(sessionHeader), p)
 	if f != nil {
 		g.refuse(w, f)
 		return

@@ -177,8 +177,9 @@ func (s *stdio) take(raw []byte) {
 		s.batch(raw)
 	default:
 		m, f := envelope(raw)
-		if f == nil && eraOf("", m) == modern {
-			f = s.g.refuseModern("", m)
+		if f == nil && m.IsRequest() && eraOf("", false, m) == modern {
+			f = unserved(m.ID, wire.Str(m.Params, "_meta", wire.MetaVersion))
+			f.err.Data = map[string]any{"supported": revisions, "requested": wire.Str(m.Params, "_meta", wire.MetaVersion)}
 		}
 		if f != nil {
 			s.answer(f.answer())
@@ -225,7 +226,7 @@ func (s *stdio) serve(m wire.Message) {
 	default:
 		c := s.c
 		s.work.Go(func() {
-			if a, ok := c.call(m, s); ok {
+			if a, ok := c.call(m, s, nil); ok {
 				s.answer(a)
 			}
 		})
@@ -259,7 +260,7 @@ func (s *stdio) initialize(m wire.Message) {
 	opening := make(chan answer, 1)
 	s.c, s.opening = c, opening
 	s.work.Go(func() {
-		a, _ := c.call(m, s)
+		a, _ := c.call(m, s, nil)
 		opening <- a
 	})
 }

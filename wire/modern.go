@@ -20,8 +20,9 @@ const MetaSession = "dev.specbox/session"
 
 // Error codes of the modern era.
 const (
-	CodeHeader  = -32020 // a header is missing, or says something else than the body
-	CodeVersion = -32022 // the revision is not served
+	CodeHeader     = -32020 // a header is missing, or says something else than the body
+	CodeCapability = -32021 // the request needs a capability that the client did not declare
+	CodeVersion    = -32022 // the revision is not served
 )
 
 // Codes that the modern era must not send.
