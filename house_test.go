@@ -40,6 +40,7 @@ var plan = map[string][]string{
 	".":           {"*"},
 	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "internal/sse"},
 	// closets and fixtures
+	"conformance":     {},
 	"servers":         {},
 	"servers/install": {"servers"},
 	"internal/sse":    {},

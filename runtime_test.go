@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -229,12 +230,15 @@ func TestTheOperatorsDoor(t *testing.T) {
 	}
 	s := r.connect("/one")
 	call(t, s, "stderr", map[string]any{"text": "hello operator"})
-	var lines []string
-	if err := c.Logs(t.Context(), "", "one", false, func(l control.Line) error { lines = append(lines, l.Text); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(strings.Join(lines, "\n"), "hello operator") {
-		t.Errorf("logs %q", lines)
+	found := errors.New("found")
+	err = c.Logs(t.Context(), "", "one", true, func(l control.Line) error { // it comes when it comes
+		if strings.Contains(l.Text, "hello operator") {
+			return found
+		}
+		return nil
+	})
+	if !errors.Is(err, found) {
+		t.Errorf("logs: %v", err)
 	}
 	n, err := c.Stop(t.Context(), control.Selector{All: true})
 	if err != nil || n == 0 || len(r.ps()) != 0 {

@@ -196,7 +196,7 @@ func (s *Session) exchange(ctx context.Context, t target, lease *sandbox.Lease, 
 		if err := s.raiseLevel(ctx, lease.Conn(), t); err != nil {
 			return wire.Reply{}, lease.Explain(err)
 		}
-		r, err := s.await(ctx, t.server, lease, method, t.params, c.stream)
+		r, err := s.await(ctx, t.server, lease, method, withoutMeta(t.params), c.stream)
 		if err != nil {
 			return r, err
 		}

@@ -128,6 +128,25 @@ func (s *Session) withMeta(params []byte) []byte {
 	return wire.Set(params, meta, "_meta")
 }
 
+// withoutMeta returns params without what the modern era says of a client: a
+// server that was met in the legacy era may take it for a wish to change it.
+func withoutMeta(params []byte) []byte {
+	meta := wire.Get(params, "_meta")
+	if !bytes.Contains(meta, []byte("io.modelcontextprotocol/")) {
+		return params
+	}
+	left := []byte("{}")
+	_ = wire.Members(meta, func(key string, value []byte) bool {
+		switch key {
+		case wire.MetaVersion, wire.MetaClientInfo, wire.MetaCapabilities, wire.MetaLogLevel:
+		default:
+			left = finish(left, append(append(wire.Quote(key), ':'), value...))
+		}
+		return true
+	})
+	return wire.Replace(params, left, "_meta")
+}
+
 // rounds bounds how often a server may ask for more input in one call.
 const rounds = 10
 
@@ -222,11 +241,13 @@ func (m metaCaller) Call(ctx context.Context, method string, params []byte) (wir
 const probePatience = 3 * time.Second
 
 // speaksModern asks a server that was met in the legacy era whether it can be
-// met in the modern one.
+// met in the modern one. Some say so and then refuse all requests, so one is
+// tried.
 func speaksModern(ctx context.Context, c *wire.Conn, client sandbox.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()
-	r, err := metaCaller{c, client}.Call(ctx, "server/discover", nil)
+	call := metaCaller{c, client}.Call
+	r, err := call(ctx, "server/discover", nil)
 	if err != nil {
 		return false
 	}
@@ -235,5 +256,11 @@ func speaksModern(ctx context.Context, c *wire.Conn, client sandbox.Client) bool
 		found = found || string(v) == `"`+wire.Modern+`"`
 		return !found
 	})
+	for capability, list := range map[string]string{"tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list"} {
+		if found && wire.Get(r.Result, "capabilities", capability) != nil {
+			tried, err := call(ctx, list, nil)
+			return err == nil && tried.Error == nil
+		}
+	}
 	return found
 }

@@ -3,12 +3,14 @@ package remote
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -26,8 +28,9 @@ const (
 
 // A sending is one POST.
 type sending struct {
-	m   wire.Message
-	ctx context.Context
+	m      wire.Message
+	modern string // the revision that the message says it is of, if that has no sessions
+	ctx    context.Context
 
 	begin sync.Once
 	begun chan struct{} // closed when the message was written, or will not be
@@ -63,11 +66,15 @@ func (i *instance) post(raw []byte) error {
 		return fmt.Errorf("%s: what is to be sent is no message: %w", i.where, err)
 	}
 	ctx, cancel := context.WithCancel(i.ctx)
-	s := &sending{m: m, ctx: ctx, begun: make(chan struct{}), done: make(chan struct{})}
+	s := &sending{m: m, modern: modernVersion(m), ctx: ctx, begun: make(chan struct{}), done: make(chan struct{})}
 	id := string(m.ID)
+	if m.Method == "notifications/cancelled" && i.hangUp(string(wire.Get(m.Params, "requestId"))) {
+		cancel()
+		return nil
+	}
 	if m.IsRequest() {
 		i.mu.Lock()
-		i.calls[id] = cancel
+		i.calls[id] = underWay{cancel, s.modern != ""}
 		if m.Method == "initialize" {
 			i.initID = id
 		}
@@ -103,12 +110,59 @@ func (i *instance) post(raw []byte) error {
 	if m.Method == "notifications/cancelled" {
 		// The server was told. Nobody reads what it still says to that call.
 		i.mu.Lock()
-		if cancel := i.calls[string(wire.Get(m.Params, "requestId"))]; cancel != nil {
-			cancel()
+		if call, ok := i.calls[string(wire.Get(m.Params, "requestId"))]; ok {
+			call.cancel()
 		}
 		i.mu.Unlock()
 	}
 	return s.refused
+}
+
+// An underWay is a request that waits for its answer.
+type underWay struct {
+	cancel context.CancelFunc
+	modern bool
+}
+
+// hangUp cancels a request of the modern era as that wants it: by closing its
+// stream. It reports whether there was such a one.
+func (i *instance) hangUp(id string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	call, ok := i.calls[id]
+	if ok && call.modern {
+		call.cancel()
+	}
+	return ok && call.modern
+}
+
+// modernVersion returns the revision that a message of the modern era is of.
+func modernVersion(m wire.Message) string {
+	if v := wire.Str(m.Params, "_meta", wire.MetaVersion); v >= wire.Modern {
+		return v
+	}
+	return ""
+}
+
+// nameHeaders says in headers what a message of the modern era says in its body.
+func (s *sending) nameHeaders(h http.Header) {
+	h.Del("Mcp-Session-Id")
+	h.Set("Mcp-Protocol-Version", s.modern)
+	h.Set("Mcp-Method", s.m.Method)
+	name := ""
+	switch s.m.Method {
+	case "tools/call", "prompts/get":
+		name = wire.Str(s.m.Params, "name")
+	case "resources/read":
+		name = wire.Str(s.m.Params, "uri")
+	}
+	if name == "" {
+		return
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r > 0x7e }) || strings.TrimSpace(name) != name || strings.HasPrefix(name, "=?base64?") {
+		name = "=?base64?" + base64.StdEncoding.EncodeToString([]byte(name)) + "?="
+	}
+	h.Set("Mcp-Name", name)
 }
 
 // send sends a message and delivers what is answered.
@@ -160,6 +214,9 @@ func (i *instance) exchange(s *sending, to *url.URL) (*http.Response, error) {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
+	if s.modern != "" {
+		s.nameHeaders(r.Header)
+	}
 	res, err := i.client.Do(r)
 	if err != nil {
 		return nil, i.fault(err)

@@ -97,13 +97,13 @@ type instance struct {
 	initID   string   // id of initialize
 	session  string
 	version  string
-	calls    map[string]context.CancelFunc // requests under way, by id
+	calls    map[string]underWay // by id
 }
 
 func newInstance(u *url.URL, spec *sandbox.Spec, stderr io.Writer) *instance {
 	i := &instance{
 		spec: spec, url: u, where: fmt.Sprintf("server %q at %s", spec.Server, shown(u)), limit: cmp.Or(spec.Limit, wire.DefaultLimit), stderr: stderr,
-		in: make(chan item), closed: make(chan struct{}), calls: map[string]context.CancelFunc{},
+		in: make(chan item), closed: make(chan struct{}), calls: map[string]underWay{},
 	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	i.pool = &http.Transport{
