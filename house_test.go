@@ -40,7 +40,7 @@ var plan = map[string][]string{
 	".":           {"*"},
 	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "internal/sse"},
 	// closets and fixtures
-	"conformance":     {},
+	"conformance":     {"servers"},
 	"servers":         {},
 	"servers/install": {"servers"},
 	"internal/sse":    {},
