@@ -18,8 +18,12 @@ demo: needs build ## Show SpecBox with six real servers, measured on this machin
 	@bin/specbox demo
 
 .PHONY: test
-test: needs lint servers ## Install what the tests need, and run all checks and tests
+test: needs lint servers conformance ## Install what the tests need, and run all checks and tests
 	go test -race -shuffle=on -timeout 40m ./...
+
+.PHONY: conformance
+conformance: needs ## Compare what the official suite finds with and without SpecBox
+	@go run ./conformance
 
 .PHONY: build
 build: ## Build bin/specbox, one static program
