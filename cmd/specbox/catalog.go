@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/specbox/specbox/control"
 )
 
 func (a *app) catalogCommand() *cobra.Command {
@@ -21,19 +23,7 @@ func (a *app) catalogListCommand() *cobra.Command {
 		Example: "  specbox catalog ls",
 		Args:    exactly(),
 	}
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.client()
-		if err != nil {
-			return err
-		}
-		entries, err := c.Catalog(cmd.Context())
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return a.printJSON(entries)
-		}
+	return listing(a, cmd, (*control.Client).Catalog, func(entries []control.CatalogRow) error {
 		var rows [][]string
 		for _, e := range entries {
 			filled := "never"
@@ -44,8 +34,7 @@ func (a *app) catalogListCommand() *cobra.Command {
 				filled, short(e.Fingerprint, 12), short(strings.Join(append(e.Truncated, e.Error), " "), max(40, width(a.out)-80))})
 		}
 		return a.table([]string{"SERVER", "TENANT", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES", "FILLED", "CLIENT", "FAULT"}, rows)
-	}
-	return cmd
+	})
 }
 
 func (a *app) catalogRefreshCommand() *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/specbox/specbox/control"
 )
 
 // Colours, as terminals write them.
@@ -51,6 +54,27 @@ func width(w io.Writer) int {
 // jsonFlag adds --json to cmd.
 func jsonFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("json", false, "print JSON")
+}
+
+// listing makes cmd show what it asks the running SpecBox for: to people, or
+// with --json to programs.
+func listing[T any](a *app, cmd *cobra.Command, ask func(*control.Client, context.Context) ([]T, error), show func([]T) error) *cobra.Command {
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		rows, err := ask(c, cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return a.printJSON(rows)
+		}
+		return show(rows)
+	}
+	return cmd
 }
 
 // printJSON prints v as one indented document.

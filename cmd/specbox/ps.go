@@ -20,19 +20,7 @@ lately have none: they are started by the next call.`,
   specbox ps --json | jq '.[] | {server, pid, memory_bytes}'`,
 		Args: exactly(),
 	}
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.client()
-		if err != nil {
-			return err
-		}
-		sandboxes, err := c.PS(cmd.Context())
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return a.printJSON(sandboxes)
-		}
+	return listing(a, cmd, (*control.Client).PS, func(sandboxes []control.Sandbox) error {
 		warned := make(map[string]bool)
 		var rows [][]string
 		for _, s := range sandboxes {
@@ -52,8 +40,7 @@ lately have none: they are started by the next call.`,
 			fmt.Fprintln(a.errs, "no sandbox is alive")
 		}
 		return nil
-	}
-	return cmd
+	})
 }
 
 // number tells n to people, 0 being none.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/specbox/specbox/control"
 )
 
 func (a *app) serversCommand() *cobra.Command {
@@ -18,19 +20,7 @@ func (a *app) serversListCommand() *cobra.Command {
 		Example: "  specbox servers ls",
 		Args:    exactly(),
 	}
-	asJSON := jsonFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.client()
-		if err != nil {
-			return err
-		}
-		servers, err := c.Servers(cmd.Context())
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return a.printJSON(servers)
-		}
+	return listing(a, cmd, (*control.Client).Servers, func(servers []control.Server) error {
 		var rows [][]string
 		for _, s := range servers {
 			isolation := s.Isolation
@@ -48,8 +38,7 @@ func (a *app) serversListCommand() *cobra.Command {
 			}
 		}
 		return nil
-	}
-	return cmd
+	})
 }
 
 func (a *app) serversUpdateCommand() *cobra.Command {
