@@ -43,7 +43,6 @@ var plan = map[string][]string{
 	"conformance":     {"servers"},
 	"servers":         {},
 	"servers/install": {"servers"},
-	"conformance":     {"servers"}, // installs the suite as the servers are installed
 	"internal/sse":    {},
 	"internal/nasty":  {},
 }
