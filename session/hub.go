@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/specbox/specbox/catalog"
@@ -67,6 +68,8 @@ type Hub struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 	slot chan struct{} // of fills
+
+	version atomic.Int64 // counts the changes of servers and catalogue
 
 	mu       sync.Mutex
 	servers  []*Server
@@ -149,6 +152,7 @@ func (h *Hub) SetServers(servers []*Server) {
 // changed tells the sessions that see a server, and whose lists are others now,
 // so. An empty tenant or server stands for all.
 func (h *Hub) changed(tenant, server string) {
+	h.version.Add(1)
 	for _, s := range h.each(func(s *Session) bool {
 		return (tenant == "" || tenant == s.tenant) && (server == "" || s.only == "" || s.only == server)
 	}) {

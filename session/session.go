@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/specbox/specbox/catalog"
@@ -36,6 +37,7 @@ type Session struct {
 	background       wire.Sender
 	life             context.Context // ends with Close
 	end              context.CancelFunc
+	kept             atomic.Pointer[keptView]
 
 	mu      sync.Mutex
 	closed  bool

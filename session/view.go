@@ -14,7 +14,22 @@ type view struct {
 	only string
 }
 
-func (s *Session) view() view { return s.hub.view(s.tenant, s.only, s.fingerprint) }
+// view returns what the session sees now. It is kept until something changes.
+func (s *Session) view() view {
+	version := s.hub.version.Load()
+	if k := s.kept.Load(); k != nil && k.version == version {
+		return k.view
+	}
+	v := s.hub.view(s.tenant, s.only, s.fingerprint)
+	s.kept.Store(&keptView{v, version})
+	return v
+}
+
+// A keptView is a view with the version of the hall's world that it shows.
+type keptView struct {
+	view    view
+	version int64
+}
 
 func (h *Hub) view(tenant, only, fingerprint string) view {
 	var members []catalog.Member
