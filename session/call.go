@@ -141,6 +141,9 @@ func (s *Session) forward(ctx context.Context, t target, m wire.Message, stream 
 		Kind: trace.CallEnd, Tenant: s.tenant, Session: s.id, Step: c.step, Server: t.server.Name,
 		Method: m.Method, Tool: t.own, BytesIn: int64(len(m.Raw)),
 	}
+	if m.Method == "tools/call" || m.Method == "prompts/get" || m.Method == "resources/read" {
+		t.params = continueTrace(t.params, &e)
+	}
 	reply := s.run(ctx, t, m.Method, c, &e)
 	s.leave(c)
 	e.Exec = time.Since(begin) - e.Provision

@@ -734,3 +734,36 @@ func TestManySessionsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// The client's trace goes on through the call to the server.
+func TestTraceContextIsContinued(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := open(t, []string{"a"}, func(*sandbox.Spec, int) sim.Life {
+			return sim.Life{Serve: func(ctx context.Context, p *sim.Peer, m wire.Message) wire.Reply {
+				if m.Method == "tools/call" {
+					return sim.Text(string(wire.Get(m.Params, "_meta")))
+				}
+				return sim.Tools(ctx, p, m)
+			}}
+		}, nil)
+		defer h.stop()
+		h.fill()
+		c := h.client("t", "", "{}")
+		const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+		seen := func(parent string) string {
+			r, _ := c.do(t.Context(), "tools/call", `{"name":"a__whoami","_meta":{"traceparent":"`+parent+`","tracestate":"k=v","baggage":"b=1"}}`)
+			return text(r)
+		}
+		got := seen("00-" + id + "-00f067aa0ba902b7-01")
+		events := h.log.Events()
+		e := events[len(events)-1]
+		if want := `{"traceparent":"00-` + id + `-` + e.SpanID + `-01","tracestate":"k=v","baggage":"b=1"}`; got != want || e.TraceID != id || e.ParentID != "00f067aa0ba902b7" || e.SpanID == e.ParentID {
+			t.Errorf("the server saw %s, want %s; event %+v", got, want, e)
+		}
+		for _, odd := range []string{"", "00-" + id, "01-" + id + "-00f067aa0ba902b7-01", "00-" + strings.Repeat("0", 32) + "-00f067aa0ba902b7-01", "00-" + strings.ToUpper(id) + "-00f067aa0ba902b7-01"} {
+			if got := seen(odd); !strings.Contains(got, `"traceparent":"`+odd+`"`) {
+				t.Errorf("a trace that is not understood, %q, became %s", odd, got)
+			}
+		}
+	})
+}

@@ -71,6 +71,10 @@ type Event struct {
 	Memory    int64         `json:"memory_bytes,omitempty"` // of the sandbox when it was stopped: its peak where known
 	IsError   bool          `json:"is_error,omitempty"`     // the tool, or the server, answered with an error
 	Err       string        `json:"err,omitempty"`          // why there is no answer
+
+	TraceID  string `json:"trace_id,omitempty"`  // of the client's trace, where it names one
+	SpanID   string `json:"span_id,omitempty"`   // of this call in it
+	ParentID string `json:"parent_id,omitempty"` // of the client's span
 	Detail    string        `json:"detail,omitempty"`
 }
 
