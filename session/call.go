@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,12 @@ func (s *Session) lookup(v view, m wire.Message) (target, *wire.Reply) {
 			server, own, ok = v.Resource(uri)
 		}
 		return s.target(server, own, m.Params, ok, []string{"ref", "uri"}, wire.CodeInvalidParams, "resource", uri)
+	}
+	if id := wire.Str(m.Params, "taskId"); id != "" && strings.HasPrefix(m.Method, "tasks/") && s.only == "" {
+		s.mu.Lock()
+		server, ok := s.tasks[id]
+		s.mu.Unlock()
+		return s.target(server, "", m.Params, ok, nil, wire.CodeInvalidParams, "task", id)
 	}
 	if s.only != "" { // a method that is not known to us may be known to the server
 		return s.target(s.only, "", m.Params, true, nil, wire.CodeMethodNotFound, "method", m.Method)
@@ -179,8 +186,28 @@ func (s *Session) run(ctx context.Context, t target, method string, c *call, e *
 	}
 	if reply.Error == nil {
 		s.subscribed(srv.Name, method, t.own)
+		s.began(srv.Name, reply.Result)
 	}
 	return reply
+}
+
+const (
+	maxTasks    = 10_000  // of one session
+	maxTaskInfo = 4 << 10 // bytes of a result that does nothing but tell of a task
+)
+
+// began remembers whose a task is that a call has begun, so that the requests
+// about it find its server.
+func (s *Session) began(server string, result []byte) {
+	if len(result) > maxTaskInfo || !bytes.Contains(result, []byte(`"taskId"`)) {
+		return
+	}
+	id := cmp.Or(wire.Str(result, "task", "taskId"), wire.Str(result, "taskId"))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id != "" && len(s.tasks) < maxTasks {
+		s.tasks[id] = server
+	}
 }
 
 // exchange has the server answer, whichever eras it and the client are of.

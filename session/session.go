@@ -49,6 +49,7 @@ type Session struct {
 	used    map[string]bool     // servers that had a sandbox of this session
 	steps   int
 	seen    map[string]*catalog.View // list method -> what the client saw last
+	tasks   map[string]string        // id of a task -> its server
 	listens []*listen                // of a modern client
 	watches map[watchKey]*wire.Call  // of a legacy client, on modern servers
 }
@@ -80,6 +81,7 @@ func newSession(h *Hub, o Opening, background wire.Sender) *Session {
 		used:       map[string]bool{},
 		seen:       map[string]*catalog.View{},
 		watches:    map[watchKey]*wire.Call{},
+		tasks:      map[string]string{},
 		modern:     o.Modern, conversation: o.Conversation,
 	}
 	s.life, s.end = context.WithCancel(h.life)

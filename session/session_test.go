@@ -767,3 +767,41 @@ func TestTraceContextIsContinued(t *testing.T) {
 		}
 	})
 }
+
+// A task that a call has begun is asked about at the server that has it.
+func TestTasksPassThrough(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := open(t, []string{"a", "b"}, func(spec *sandbox.Spec, _ int) sim.Life {
+			return sim.Life{
+				Init: []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"list":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"x","version":"1"}}`),
+				Serve: func(ctx context.Context, p *sim.Peer, m wire.Message) wire.Reply {
+					switch m.Method {
+					case "tools/call":
+						return wire.Reply{Result: []byte(`{"task":{"taskId":"of-` + spec.Server + `","status":"working"}}`)}
+					case "tasks/get":
+						return wire.Reply{Result: []byte(`{"taskId":` + string(wire.Get(m.Params, "taskId")) + `,"server":"` + spec.Server + `","status":"completed"}`)}
+					}
+					return sim.Tools(ctx, p, m)
+				},
+			}
+		}, nil)
+		defer h.stop()
+		h.fill()
+		c := h.client("t", "", "{}")
+		if r, _ := c.do(t.Context(), "initialize", "{}"); wire.Get(r.Result, "capabilities", "tasks", "requests") == nil {
+			t.Errorf("initialize declares %s, want tasks", wire.Get(r.Result, "capabilities"))
+		}
+		for _, server := range []string{"b", "a"} {
+			c.do(t.Context(), "tools/call", `{"name":"`+server+`__echo","task":{"ttl":1000}}`)
+		}
+		for _, server := range []string{"a", "b"} {
+			r, _ := c.do(t.Context(), "tasks/get", `{"taskId":"of-`+server+`"}`)
+			if got, want := string(r.Result), `{"taskId":"of-`+server+`","server":"`+server+`","status":"completed"}`; got != want {
+				t.Errorf("tasks/get: %s %s, want %s", got, r.Error, want)
+			}
+		}
+		if r, _ := c.do(t.Context(), "tasks/get", `{"taskId":"nobody's"}`); !strings.Contains(string(r.Error), "unknown task") {
+			t.Errorf("a task that nobody has: %s %s", r.Result, r.Error)
+		}
+	})
+}

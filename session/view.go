@@ -11,7 +11,8 @@ import (
 // A view is what a session sees of the catalogue at one moment.
 type view struct {
 	*catalog.View
-	only string
+	only    string
+	servers []string
 }
 
 // view returns what the session sees now. It is kept until something changes.
@@ -33,13 +34,15 @@ type keptView struct {
 
 func (h *Hub) view(tenant, only, fingerprint string) view {
 	var members []catalog.Member
+	var names []string
 	for _, srv := range h.visible(tenant, only) {
+		names = append(names, srv.Name)
 		members = append(members, catalog.Member{Server: srv.Name, Hash: srv.Hash, Prefix: srv.Prefix, Allowed: srv.Tools, Except: srv.Except})
 	}
 	if only != "" && len(members) == 1 {
-		return view{h.cfg.Catalog.Single(tenant, fingerprint, members[0]), only}
+		return view{h.cfg.Catalog.Single(tenant, fingerprint, members[0]), only, names}
 	}
-	return view{h.cfg.Catalog.View(tenant, fingerprint, members), only}
+	return view{h.cfg.Catalog.View(tenant, fingerprint, members), only, names}
 }
 
 // capabilities returns what the session's client may rely on. While a server is
@@ -65,6 +68,14 @@ func (v view) capabilities() []byte {
 		out["completions"] = map[string]any{}
 	}
 	out["logging"] = map[string]any{} // SpecBox itself has something to say
+	for _, name := range v.servers {
+		if e := v.Entry(name); e != nil {
+			if tasks := wire.Get(e.Init, "capabilities", "tasks"); tasks != nil {
+				out["tasks"] = json.RawMessage(tasks)
+				break
+			}
+		}
+	}
 	b, err := json.Marshal(out)
 	if err != nil {
 		panic(err) // maps of constants

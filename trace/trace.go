@@ -75,7 +75,7 @@ type Event struct {
 	TraceID  string `json:"trace_id,omitempty"`  // of the client's trace, where it names one
 	SpanID   string `json:"span_id,omitempty"`   // of this call in it
 	ParentID string `json:"parent_id,omitempty"` // of the client's span
-	Detail    string        `json:"detail,omitempty"`
+	Detail   string `json:"detail,omitempty"`
 }
 
 // A Recorder takes events. Record is called concurrently and on the request
