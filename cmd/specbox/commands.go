@@ -16,6 +16,7 @@ func (a *app) commands() []*cobra.Command {
 		a.stopCommand(),
 		a.doctorCommand(),
 		a.demoCommand(),
+		a.benchCommand(),
 		a.tokenCommand(),
 		a.versionCommand(),
 	}

@@ -1,0 +1,320 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/specbox/specbox/wire"
+)
+
+// A caller makes one call after another.
+type caller interface {
+	// call calls the tool for a result of size bytes and returns the length of
+	// the answer.
+	call(size int) (int, error)
+}
+
+// A reader is a caller whose last answer can be looked at.
+type reader interface {
+	caller
+	answer() []byte
+}
+
+// meta is the _meta of the modern era.
+const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"` + wire.Modern + `","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"}}`
+
+const initialize = `{"protocolVersion":"` + legacyVersion + `","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`
+
+func request(id int, params string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%s}`, id, params)
+}
+
+func params(size int, modern bool) string {
+	if modern {
+		return fmt.Sprintf(`{"name":"fill","arguments":{"bytes":%d},%s}`, size, meta)
+	}
+	return fmt.Sprintf(`{"name":"fill","arguments":{"bytes":%d}}`, size)
+}
+
+// A pipeClient talks to a server directly.
+type pipeClient struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	r   *bufio.Reader
+
+	mu  sync.Mutex // guards writes
+	out []byte
+
+	turns []chan int // id -> the lengths of its answers
+	ended chan error
+}
+
+// startPipe starts the program and initialises it.
+func startPipe(program string, args []string) (*pipeClient, error) {
+	p := &pipeClient{cmd: exec.Command(program, args...)}
+	p.cmd.Stderr = os.Stderr
+	var err error
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.r = bufio.NewReaderSize(out, 64<<10)
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if _, err = io.WriteString(p.in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+initialize+"}\n"); err == nil {
+		_, err = p.line(nil)
+	}
+	if err == nil {
+		_, err = io.WriteString(p.in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("begin with the echo server: %w", err), p.close())
+	}
+	return p, nil
+}
+
+func (p *pipeClient) close() error {
+	_ = p.in.Close()
+	return p.cmd.Wait()
+}
+
+// line reads the next line into buf.
+func (p *pipeClient) line(buf []byte) ([]byte, error) {
+	buf = buf[:0]
+	for {
+		part, err := p.r.ReadSlice('\n')
+		buf = append(buf, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return buf, err
+		}
+	}
+}
+
+// A single is the only caller of a pipe: it reads the answer itself.
+type single struct {
+	p   *pipeClient
+	buf []byte
+}
+
+func (s *single) call(size int) (int, error) {
+	s.p.out = append(append(s.p.out[:0], request(1, params(size, false))...), '\n')
+	if _, err := s.p.in.Write(s.p.out); err != nil {
+		return 0, err
+	}
+	var err error
+	s.buf, err = s.p.line(s.buf)
+	return len(s.buf), err
+}
+
+func (s *single) answer() []byte { return s.buf }
+
+// One of many callers of a pipe: a goroutine reads for all of them.
+type oneOfMany struct {
+	p  *pipeClient
+	id int
+}
+
+// share starts to read for n callers, until unshare.
+func (p *pipeClient) share(n int) []caller {
+	p.turns = nil
+	p.ended = make(chan error, 1)
+	var all []caller
+	for i := range n {
+		p.turns = append(p.turns, make(chan int, 1))
+		all = append(all, &oneOfMany{p: p, id: i})
+	}
+	go func() { // unshare waits for it
+		var buf []byte
+		for {
+			var err error
+			if buf, err = p.line(buf); err != nil {
+				p.ended <- err
+				for _, c := range p.turns {
+					close(c)
+				}
+				return
+			}
+			id, err := strconv.Atoi(string(wire.Get(buf[:min(len(buf), 128)], "id")))
+			if err != nil || id >= n {
+				p.ended <- nil // the ping of unshare
+				return
+			}
+			p.turns[id] <- len(buf)
+		}
+	}()
+	return all
+}
+
+func (p *pipeClient) unshare() error {
+	if _, err := io.WriteString(p.in, `{"jsonrpc":"2.0","id":99999,"method":"ping"}`+"\n"); err != nil {
+		return err
+	}
+	return <-p.ended
+}
+
+func (o *oneOfMany) call(size int) (int, error) {
+	msg := request(o.id, params(size, false)) + "\n"
+	o.p.mu.Lock()
+	_, err := io.WriteString(o.p.in, msg)
+	o.p.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	n, ok := <-o.p.turns[o.id]
+	if !ok {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, nil
+}
+
+// An httpCaller has a connection of its own to SpecBox. It writes HTTP/1.1 by
+// itself: a client library costs more than what is to be measured.
+type httpCaller struct {
+	conn   net.Conn
+	r      *bufio.Reader
+	head   string // of a request, up to the value of Content-Length
+	modern bool
+	out    []byte
+	buf    []byte
+}
+
+func (h *httpCaller) answer() []byte { return h.buf }
+
+// A door is the agent's door of a SpecBox.
+type door struct {
+	host    string // and port
+	session string // of the legacy era
+}
+
+// open opens a session at the door.
+func open(ctx context.Context, url string) (*door, error) {
+	d := &door{host: strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/mcp")}
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + initialize + `}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+	} {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		if d.session != "" {
+			r.Header.Set("Mcp-Session-Id", d.session)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return nil, err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode/100 != 2 {
+			return nil, fmt.Errorf("initialize: status %d", resp.StatusCode)
+		}
+		if d.session == "" {
+			d.session = resp.Header.Get("Mcp-Session-Id")
+		}
+	}
+	return d, nil
+}
+
+// dial connects one caller.
+func (d *door) dial(modern bool) (*httpCaller, error) {
+	conn, err := net.Dial("tcp", d.host)
+	if err != nil {
+		return nil, err
+	}
+	h := &httpCaller{conn: conn, r: bufio.NewReaderSize(conn, 64<<10), modern: modern}
+	h.head = "Host: " + d.host + "\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+	if modern {
+		h.head = "POST /mcp HTTP/1.1\r\n" + h.head + "Specbox-Session: bench\r\nMcp-Protocol-Version: " + wire.Modern + "\r\nMcp-Method: tools/call\r\nMcp-Name: fill\r\n"
+	} else {
+		h.head = "POST /mcp HTTP/1.1\r\n" + h.head + "Mcp-Protocol-Version: " + legacyVersion + "\r\nMcp-Session-Id: " + d.session + "\r\n"
+	}
+	h.head += "Content-Length: "
+	return h, nil
+}
+
+func (h *httpCaller) call(size int) (int, error) {
+	body := request(1, params(size, h.modern))
+	h.out = append(h.out[:0], h.head...)
+	h.out = strconv.AppendInt(h.out, int64(len(body)), 10)
+	h.out = append(append(h.out, "\r\n\r\n"...), body...)
+	if _, err := h.conn.Write(h.out); err != nil {
+		return 0, err
+	}
+	status, err := h.r.ReadSlice('\n')
+	if err != nil {
+		return 0, err
+	}
+	ok := bytes.HasPrefix(status, []byte("HTTP/1.1 200"))
+	said := string(bytes.TrimSpace(status))
+	length := -1
+	for {
+		line, err := h.r.ReadSlice('\n')
+		if err != nil {
+			return 0, err
+		}
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			break
+		}
+		if v, found := bytes.CutPrefix(line, []byte("Content-Length: ")); found {
+			if length, err = strconv.Atoi(string(v)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if length < 0 {
+		return 0, fmt.Errorf("%s, and no Content-Length", said)
+	}
+	if cap(h.buf) < length {
+		h.buf = make([]byte, length)
+	}
+	h.buf = h.buf[:length]
+	if _, err := io.ReadFull(h.r, h.buf); err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, fmt.Errorf("%s: %.300s", said, h.buf)
+	}
+	return len(h.buf), nil
+}
+
+// A box is a SpecBox that serves the echo server, in a process of its own.
+type box struct {
+	cmd   *exec.Cmd
+	url   string
+	ended chan struct{}
+}
+
+// pid returns the process of the box.
+func (b *box) pid() int { return b.cmd.Process.Pid }
+
+const stopTimeout = 10 * time.Second
+
+func (b *box) stop() {
+	_ = b.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-b.ended:
+	case <-time.After(stopTimeout):
+		_ = b.cmd.Process.Kill()
+		<-b.ended
+	}
+}
