@@ -249,8 +249,13 @@ func (s *Session) raiseLevel(ctx context.Context, c *wire.Conn, t target) error 
 	if same {
 		return nil
 	}
-	_, err := c.Call(ctx, "logging/setLevel", append(append([]byte(`{"level":`), level...), '}'))
-	return err // a refusal is no error: the server logs nothing, then
+	bounded, cancel := context.WithTimeout(ctx, levelPatience)
+	defer cancel()
+	_, err := c.Call(bounded, "logging/setLevel", levelParams(level))
+	if c.Err() == nil && ctx.Err() == nil {
+		return nil // a refusal, or silence, is no error: the server logs nothing, then
+	}
+	return err
 }
 
 func (s *Session) subscribed(server, method, uri string) {

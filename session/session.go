@@ -273,9 +273,14 @@ func (s *Session) setLevel(m wire.Message) wire.Reply {
 
 // setLevel passes a log level on without waiting for the server.
 func (h *Hub) setLevel(ctx context.Context, c *wire.Conn, level []byte) {
-	params := append(append([]byte(`{"level":`), level...), '}')
-	h.background(ctx, c, "logging/setLevel", params)
+	h.background(ctx, c, "logging/setLevel", levelParams(level))
 }
+
+func levelParams(level []byte) []byte { return append(append([]byte(`{"level":`), level...), '}') }
+
+// levelPatience is how long a call waits for its server to take a log level: it
+// may never answer.
+const levelPatience = 2 * time.Second
 
 // background sends a request whose answer nobody waits for; it is bounded.
 func (h *Hub) background(ctx context.Context, c *wire.Conn, method string, params []byte) {
@@ -563,8 +568,13 @@ func (s *Session) greet(ctx context.Context, srv *Server, lease *sandbox.Lease, 
 	uris := append([]string(nil), s.subs[srv.Name]...)
 	s.used[srv.Name] = true
 	s.mu.Unlock()
-	if level != nil && !lease.Modern() {
-		s.hub.setLevel(s.life, c, level)
+	if level != nil && !lease.Modern() { // before the call: its messages are to come at that level
+		bounded, cancel := context.WithTimeout(ctx, levelPatience)
+		defer cancel()
+		_, err := c.Call(bounded, "logging/setLevel", levelParams(level))
+		if err != nil && c.Err() != nil {
+			return err
+		}
 	}
 	for _, uri := range uris {
 		t := target{server: srv, own: uri, params: append(append([]byte(`{"uri":`), wire.Quote(uri)...), '}')}

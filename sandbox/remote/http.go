@@ -364,10 +364,26 @@ func (i *instance) body(r io.Reader) ([]byte, error) {
 // taken does what follows when the server has taken a message: after the
 // handshake it may speak on its own accord.
 func (i *instance) taken(s *sending) {
-	if s.m.Method == "notifications/initialized" {
-		i.begin(i.listen)
+	if s.m.Method != "notifications/initialized" {
+		return
+	}
+	heard := make(chan struct{})
+	if !i.begin(func() { i.listen(sync.OnceFunc(func() { close(heard) })) }) {
+		return
+	}
+	// Some servers drop what they would say there while nobody listens, such as
+	// a question of the first call.
+	t := time.NewTimer(listenPatience)
+	defer t.Stop()
+	select {
+	case <-heard:
+	case <-t.C:
+	case <-i.ctx.Done():
 	}
 }
+
+// listenPatience is how long a first call waits for the event stream.
+const listenPatience = time.Second
 
 // stream delivers the events of the response to a POST until it holds the
 // answer and ends. One that breaks off before is resumed where the server can.
@@ -483,13 +499,15 @@ func (i *instance) get(ctx context.Context, after string) (*http.Response, error
 
 // listen keeps the stream open on which the server speaks on its own accord,
 // if it offers one.
-func (i *instance) listen() {
+func (i *instance) listen(settled func()) {
+	defer settled()
 	var at position
 	opened := false
 	refused := 0 // in a row
 	delay := reconnectMin
 	for {
 		res, err := i.get(i.ctx, at.id)
+		settled()
 		var f *fault
 		switch {
 		case i.ctx.Err() != nil:
