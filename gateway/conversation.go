@@ -405,11 +405,12 @@ func (c *conversation) post(m wire.Message) {
 	}
 }
 
-// cancel gives up the newest request of that id: some clients use one id for
-// all, and what they cancel is what they asked last.
-func (c *conversation) cancel(id, reason []byte) {
+// cancel gives up the newest request of that id, and reports whether there is
+// one: some clients use one id for all, and what they cancel is what they asked
+// last.
+func (c *conversation) cancel(id, reason []byte) bool {
 	if len(id) == 0 {
-		return
+		return false
 	}
 	c.mu.Lock()
 	f := c.newest
@@ -424,6 +425,7 @@ func (c *conversation) cancel(id, reason []byte) {
 	if cancel != nil {
 		cancel(wire.Cancelled{Reason: reason})
 	}
+	return cancel != nil
 }
 
 // Send queues what belongs to no request for the newest stream: it is the one

@@ -82,6 +82,11 @@ func isRemoved(method string) bool {
 	return false
 }
 
+// removed is the answer to a modern request that belongs to the legacy era.
+func removed(m wire.Message) *fault {
+	return faultf(http.StatusNotFound, m.ID, wire.CodeMethodNotFound, "revision %s has no %s", wire.Modern, m.Method)
+}
+
 // statusOf returns the HTTP status that the modern era wants for an error.
 func statusOf(code int) int {
 	switch code {

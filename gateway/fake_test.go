@@ -35,7 +35,7 @@ func (s *server) open(ctx context.Context, o gateway.Opening, background wire.Se
 		return nil, s.openErr
 	}
 	f := &far{srv: s, o: o, life: ctx, background: background, asks: map[string]chan wire.Message{},
-		waiting: make(chan struct{}, 1000), ended: make(chan error, 1000)}
+		waiting: make(chan struct{}, 1000), ended: make(chan error, 1000), unheard: make(chan error, 1000)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions = append(s.sessions, f)
@@ -72,6 +72,7 @@ type far struct {
 	closes int
 
 	waiting chan struct{} // one for each "wait" that began
+	unheard chan error    // why its context ended, of each "subscriptions/listen"
 	ended   chan error    // why its context ended, of each "wait" that did not
 }
 
@@ -209,9 +210,8 @@ func (f *far) listen(ctx context.Context, m wire.Message, stream wire.Sender) wi
 	about := fmt.Sprintf(`{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}`, m.ID)
 	_ = stream.Send(wire.NotificationParts("notifications/subscriptions/acknowledged", []byte(about+`,"notifications":{"toolsListChanged":true}}`))...)
 	_ = stream.Send(wire.NotificationParts("notifications/tools/list_changed", []byte(about+`}`))...)
-	f.waiting <- struct{}{}
 	<-ctx.Done()
-	f.ended <- context.Cause(ctx)
+	f.unheard <- context.Cause(ctx)
 	return wire.Reply{Result: []byte(`{"resultType":"complete"}`)}
 }
 

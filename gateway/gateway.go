@@ -44,8 +44,12 @@ type Opening struct {
 	// Modern says that the client speaks the era without sessions. Its requests
 	// that belong together by [Opening.Conversation], and by who sent them, share
 	// this one; Params then holds what their _meta says, as initialize would.
-	Modern       bool
-	Conversation string // as the client named it; "" if it did not
+	Modern bool
+	// Conversation is what the client named it: by the path /s/KEY/mcp, the
+	// header Specbox-Session, or dev.specbox/session in _meta; "" if it did not. A
+	// modern client on standard input that names none has one that is nobody
+	// else's. A client of the legacy era names it, if at all, with its initialize.
+	Conversation string
 }
 
 // A Session is the far side of one conversation. The bytes of the messages that

@@ -75,6 +75,7 @@ const maxAbout = 64 << 10
 type hello struct {
 	Opening
 	caps, info []byte // of the client; info may be nil
+	pipe       string // the client on standard input; "" on HTTP
 }
 
 // read completes o with what the _meta of a modern request says.
@@ -102,7 +103,7 @@ func (o *hello) read(m wire.Message) *fault {
 // key appends what modern requests that share a session have in common. It is
 // not to be mistaken for the key of a legacy session, which comes in a header.
 func (o *hello) key(b []byte) []byte {
-	for _, s := range []string{"", o.Tenant, o.Server, o.Conversation, o.Version} {
+	for _, s := range [...]string{"", o.Tenant, o.Server, o.Conversation, o.pipe, o.Version} {
 		b = append(append(b, s...), 0)
 	}
 	b = append(append(b, wire.Get(o.info, "name")...), 0)
@@ -196,7 +197,7 @@ func (x *exchange) modern(m wire.Message, p place) *fault {
 	case f != nil:
 		return f
 	case isRemoved(m.Method):
-		return faultf(http.StatusNotFound, m.ID, wire.CodeMethodNotFound, "revision %s has no %s", o.Version, m.Method)
+		return removed(m)
 	case m.Method == "subscriptions/listen" && !x.sse:
 		return faultf(http.StatusNotAcceptable, m.ID, wire.CodeInvalidRequest, "subscriptions/listen is answered with an event stream: it needs Accept: text/event-stream")
 	}

@@ -436,7 +436,7 @@ func TestListening(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		var cancelled wire.Cancelled
-		if cause := <-srv.last(t).ended; !errors.As(cause, &cancelled) {
+		if cause := <-srv.last(t).unheard; !errors.As(cause, &cancelled) {
 			t.Errorf("ended because %v", cause)
 		}
 		g.CloseSessions(func(gateway.SessionInfo) bool { return true })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -27,10 +28,16 @@ type stdio struct {
 	work  sync.WaitGroup // requests under way, and the writer
 	in    chan input
 	wake  chan struct{}
+	name  string // unguessable
 
-	c       *conversation // of the reading goroutine alone, as what follows
-	unlink  func() bool   // c's end does not end s any more
-	opening chan answer   // brings the answer to the initialize under way; nil if there is none
+	listens  context.Context // ends when the client can ask no more
+	unlisten context.CancelFunc
+
+	stays   map[string]*conversation // of modern requests, by key; of the reading goroutine alone, as what follows
+	c       *conversation
+	unhook  func() bool // the gateway's end does not end s any more
+	unlink  func() bool // c's end does not end s any more
+	opening chan answer // brings the answer to the initialize under way; nil if there is none
 	held    []wire.Message
 
 	mu      sync.Mutex
@@ -49,12 +56,18 @@ type stdio struct {
 // When ctx ends, requests under way are answered with an error, and r is closed
 // if it is an [io.Closer]. A Read of r that does not end by that, and a Write to
 // w that takes longer than a second, are left behind.
+//
+// A client of either era may be there, and one of both: every message says which
+// it belongs to.
 func (g *Gateway) ServeStdio(ctx context.Context, r io.Reader, w io.Writer, o Opening) error {
 	s := &stdio{g: g, o: o, in: make(chan input), wake: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	s.o.Tenant = cmp.Or(o.Tenant, DefaultTenant)
 	s.queue = queue{limits: &g.cfg.Limits, dropped: &g.dropped}
 	s.life, s.end = context.WithCancelCause(ctx)
 	defer s.end(nil)
+	s.name = "stdio-" + rand.Text()
+	s.listens, s.unlisten = context.WithCancel(s.life)
+	defer s.unlisten()
 	closeInput := func() error {
 		if c, ok := r.(io.Closer); ok {
 			return c.Close()
@@ -141,6 +154,7 @@ func (s *stdio) read() error {
 
 // drain ends the session, after a grace for what is under way.
 func (s *stdio) drain(inOrder bool) {
+	s.unlisten()
 	done := make(chan struct{})
 	go func() { s.work.Wait(); close(done) }()
 	if inOrder {
@@ -150,20 +164,28 @@ func (s *stdio) drain(inOrder bool) {
 		case <-s.life.Done():
 		}
 	}
+	if s.unlink != nil {
+		s.unlink() // what is written yet may take its time
+	}
 	if s.c != nil {
-		if s.unlink != nil {
-			s.unlink() // what is written yet may take its time
-		}
-		s.c.close("the client closed its output")
+		s.c.close(leaving)
 		s.leave()
+	}
+	if s.unhook != nil {
+		s.unhook()
+	}
+	for _, c := range s.stays {
+		c.close(leaving)
+		s.depart(c)
 	}
 	<-done
 }
 
+const leaving = "the client closed its output"
+
 // leave ends the stay of the client in its session.
 func (s *stdio) leave() {
-	s.c.left()
-	s.g.work.Done()
+	s.depart(s.c)
 	s.c = nil
 }
 
@@ -177,16 +199,94 @@ func (s *stdio) take(raw []byte) {
 		s.batch(raw)
 	default:
 		m, f := envelope(raw)
-		if f == nil && m.IsRequest() && eraOf("", false, m) == modern {
-			f = unserved(m.ID, wire.Str(m.Params, "_meta", wire.MetaVersion))
-			f.err.Data = map[string]any{"supported": revisions, "requested": wire.Str(m.Params, "_meta", wire.MetaVersion)}
-		}
 		if f != nil {
 			s.answer(f.answer())
 			return
 		}
-		s.serve(m)
+		switch {
+		case m.Method == "notifications/cancelled" && s.cancel(m):
+		case eraOf("", false, m) == modern:
+			s.modern(m)
+		default:
+			s.serve(m)
+		}
 	}
+}
+
+// cancel gives up a modern request, and reports whether there is one.
+func (s *stdio) cancel(m wire.Message) bool {
+	for _, c := range s.stays {
+		if c.cancel(wire.Get(m.Params, "requestId"), wire.Get(m.Params, "reason")) {
+			return true
+		}
+	}
+	return false
+}
+
+// modern serves one message of the era without sessions.
+func (s *stdio) modern(m wire.Message) {
+	if !m.IsRequest() { // there is no session that it could matter to
+		return
+	}
+	opening, f := place{tenant: s.o.Tenant, server: s.o.Server}.opening(nil, m)
+	o := hello{Opening: opening, pipe: s.name}
+	o.Conversation = cmp.Or(o.Conversation, s.name)
+	if f == nil {
+		f = o.read(m)
+	}
+	if f == nil && isRemoved(m.Method) {
+		f = removed(m)
+	}
+	var c *conversation
+	if f == nil {
+		var err error
+		if c, err = s.stay(o); err != nil {
+			f = &fault{id: m.ID, err: asError(err)}
+		}
+	}
+	if f != nil {
+		s.answer(f.answer())
+		return
+	}
+	var client context.Context
+	if m.Method == "subscriptions/listen" {
+		client = s.listens
+	}
+	s.work.Go(func() {
+		if a, ok := c.call(m, s, client); ok {
+			s.answer(a)
+		}
+	})
+}
+
+// stay returns the session for a modern request. The client stays in it: it is
+// connected for as long as its pipe is.
+func (s *stdio) stay(o hello) (*conversation, error) {
+	key := string(o.key(nil))
+	c := s.stays[key]
+	if c != nil && c.life.Err() == nil {
+		return c, nil
+	}
+	if c != nil {
+		s.depart(c)
+		delete(s.stays, key)
+	}
+	c, err := s.g.join(s.life, o)
+	if err != nil {
+		return nil, err
+	}
+	if s.stays == nil {
+		s.stays = map[string]*conversation{}
+		s.unhook = context.AfterFunc(s.g.life, func() { s.end(ErrEnded) }) // a gateway that ends waits for its clients
+	}
+	s.stays[key] = c
+	return c, nil
+}
+
+// depart ends the stay of the client in a session.
+func (s *stdio) depart(c *conversation) {
+	c.left()
+	s.g.work.Done()
 }
 
 // batch serves an array. Its requests are answered one by one, which those who

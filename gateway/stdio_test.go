@@ -185,7 +185,7 @@ func TestWhatAPipeGetsToHear(t *testing.T) {
 		}
 		try(`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 		try(call("1", "echo", "{}"), `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"there is no session`)
-		try(`{"jsonrpc":"2.0","id":"d","method":"server/discover"}`, `{"jsonrpc":"2.0","id":"d","error":{"code":-32022`)
+		try(`{"jsonrpc":"2.0","id":"d","method":"server/discover"}`, `{"jsonrpc":"2.0","id":"d","error":{"code":-32602`)
 		p.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`) // before there is anybody to tell
 		srv.initErr = true
 		try(initializeBody, `{"jsonrpc":"2.0","id":"i","error":{"code":-32099`)
