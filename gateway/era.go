@@ -11,7 +11,7 @@ import (
 
 // An era is a family of protocol revisions that are served alike. Every message
 // passes [eraOf] once; the next era gets its case here.
-type era int
+type era uint8
 
 const (
 	legacy era = iota // initialize, sessions, requests of the server

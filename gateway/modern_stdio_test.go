@@ -168,11 +168,11 @@ func TestAGatewayThatEndsEndsModernPipes(t *testing.T) {
 }
 
 func TestTheOfficialModernClient(t *testing.T) {
-	srv := &server{modern: true}
-	g, _ := newGateway(t, srv, nil)
-	for name, transport := range transports(t, g) {
+	for _, name := range []string{"http", "a connection a request", "stdio"} {
 		t.Run(name, func(t *testing.T) {
-			c := connect(t, transport())
+			srv := &server{modern: true}
+			g, _ := newGateway(t, srv, nil)
+			c := connect(t, transports(t, g)[name]())
 			far := srv.last(t)
 			tool := func(ctx context.Context, name string, args any) string {
 				t.Helper()
@@ -190,10 +190,10 @@ func TestTheOfficialModernClient(t *testing.T) {
 			if v := c.InitializeResult().ProtocolVersion; v != wire.Modern || !far.o.Modern {
 				t.Errorf("the client speaks %s", v)
 			}
+			hear(t, c.changes, "tools") // it subscribed by itself, and forgets the tools that it knows
 			if l, err := c.ListTools(t.Context(), nil); err != nil || len(l.Tools) != 2 {
 				t.Errorf("tools: %v %v", l, err)
 			}
-			hear(t, c.changes, "tools") // it subscribed by itself
 			if got := tool(t.Context(), "progress", map[string]any{"n": 3}); got != "done" {
 				t.Errorf("progress: %s", got)
 			}
