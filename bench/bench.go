@@ -6,10 +6,11 @@
 //
 //   - Both ways are measured interleaved, round by round, so that what else goes
 //     on in the machine meets them alike.
-//   - The clients do as little as they can: they write requests that were made
-//     beforehand, and look at no more of an answer than is needed to find its
-//     end and its owner. What is measured is the way, not the client.
-//   - Every answer is checked for its length, and the first of each kind byte
+//   - Both clients do the same, and little: each answer is read into memory of
+//     its own, and its envelope is parsed. What is measured is the way, not the
+//     client. The one of HTTP writes the protocol by itself, because a library
+//     costs as much as what is to be measured.
+//   - Every result is checked for its length, and the first of each kind byte
 //     for byte.
 package bench
 
@@ -43,7 +44,7 @@ type Cell struct {
 	PerSec   float64 `json:"calls_per_s"`            // the median of the rounds
 	Ratio    float64 `json:"ratio,omitempty"`        // of the medians of time, to direct
 	CPUus    float64 `json:"cpu_us,omitempty"`       // of SpecBox, a call
-	PeakMB   float64 `json:"peak_mb,omitempty"`      // resident memory of SpecBox at its peak
+	PeakMB   float64 `json:"peak_mb,omitempty"`      // resident memory of SpecBox at its peak, in the first round
 	OverMB   float64 `json:"peak_mb_over,omitempty"` // that, without the payload of all callers
 	Failures int     `json:"failures,omitempty"`
 

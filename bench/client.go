@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -23,14 +22,14 @@ import (
 // A caller makes one call after another.
 type caller interface {
 	// call calls the tool for a result of size bytes and returns the length of
-	// the answer.
+	// the one that came.
 	call(size int) (int, error)
 }
 
 // A reader is a caller whose last answer can be looked at.
 type reader interface {
 	caller
-	answer() []byte
+	answer() wire.Message
 }
 
 // meta is the _meta of the modern era.
@@ -52,11 +51,7 @@ func params(size int, modern bool) string {
 // A pipeClient talks to a server directly.
 type pipeClient struct {
 	cmd *exec.Cmd
-	in  io.WriteCloser
-	r   *bufio.Reader
-
-	mu  sync.Mutex // guards writes
-	out []byte
+	*wire.Lines
 
 	turns []chan int // id -> the lengths of its answers
 	ended chan error
@@ -66,23 +61,23 @@ type pipeClient struct {
 func startPipe(program string, args []string) (*pipeClient, error) {
 	p := &pipeClient{cmd: exec.Command(program, args...)}
 	p.cmd.Stderr = os.Stderr
-	var err error
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
 		return nil, err
 	}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	p.r = bufio.NewReaderSize(out, 64<<10)
+	p.Lines = wire.NewLines(out, in, in.Close, 0, nil)
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	if _, err = io.WriteString(p.in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":`+initialize+"}\n"); err == nil {
-		_, err = p.line(nil)
+	if err = p.Write([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":` + initialize + `}`)); err == nil {
+		_, err = p.Read()
 	}
 	if err == nil {
-		_, err = io.WriteString(p.in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
+		err = p.Write([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("begin with the echo server: %w", err), p.close())
@@ -90,40 +85,33 @@ func startPipe(program string, args []string) (*pipeClient, error) {
 	return p, nil
 }
 
-func (p *pipeClient) close() error {
-	_ = p.in.Close()
-	return p.cmd.Wait()
-}
+func (p *pipeClient) close() error { return errors.Join(p.Close(), p.cmd.Wait()) }
 
-// line reads the next line into buf.
-func (p *pipeClient) line(buf []byte) ([]byte, error) {
-	buf = buf[:0]
-	for {
-		part, err := p.r.ReadSlice('\n')
-		buf = append(buf, part...)
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return buf, err
-		}
+// next reads the next answer.
+func (p *pipeClient) next() (wire.Message, error) {
+	line, err := p.Read()
+	if err != nil {
+		return wire.Message{}, err
 	}
+	return wire.Parse(line)
 }
 
 // A single is the only caller of a pipe: it reads the answer itself.
 type single struct {
-	p   *pipeClient
-	buf []byte
+	p    *pipeClient
+	last wire.Message
 }
 
 func (s *single) call(size int) (int, error) {
-	s.p.out = append(append(s.p.out[:0], request(1, params(size, false))...), '\n')
-	if _, err := s.p.in.Write(s.p.out); err != nil {
+	if err := s.p.Write([]byte(request(1, params(size, false)))); err != nil {
 		return 0, err
 	}
 	var err error
-	s.buf, err = s.p.line(s.buf)
-	return len(s.buf), err
+	s.last, err = s.p.next()
+	return len(s.last.Result), err
 }
 
-func (s *single) answer() []byte { return s.buf }
+func (s *single) answer() wire.Message { return s.last }
 
 // One of many callers of a pipe: a goroutine reads for all of them.
 type oneOfMany struct {
@@ -141,40 +129,35 @@ func (p *pipeClient) share(n int) []caller {
 		all = append(all, &oneOfMany{p: p, id: i})
 	}
 	go func() { // unshare waits for it
-		var buf []byte
 		for {
-			var err error
-			if buf, err = p.line(buf); err != nil {
+			m, err := p.next()
+			if err != nil {
 				p.ended <- err
 				for _, c := range p.turns {
 					close(c)
 				}
 				return
 			}
-			id, err := strconv.Atoi(string(wire.Get(buf[:min(len(buf), 128)], "id")))
+			id, err := strconv.Atoi(string(m.ID))
 			if err != nil || id >= n {
 				p.ended <- nil // the ping of unshare
 				return
 			}
-			p.turns[id] <- len(buf)
+			p.turns[id] <- len(m.Result)
 		}
 	}()
 	return all
 }
 
 func (p *pipeClient) unshare() error {
-	if _, err := io.WriteString(p.in, `{"jsonrpc":"2.0","id":99999,"method":"ping"}`+"\n"); err != nil {
+	if err := p.Write([]byte(`{"jsonrpc":"2.0","id":99999,"method":"ping"}`)); err != nil {
 		return err
 	}
 	return <-p.ended
 }
 
 func (o *oneOfMany) call(size int) (int, error) {
-	msg := request(o.id, params(size, false)) + "\n"
-	o.p.mu.Lock()
-	_, err := io.WriteString(o.p.in, msg)
-	o.p.mu.Unlock()
-	if err != nil {
+	if err := o.p.Write([]byte(request(o.id, params(size, false)))); err != nil {
 		return 0, err
 	}
 	n, ok := <-o.p.turns[o.id]
@@ -192,10 +175,10 @@ type httpCaller struct {
 	head   string // of a request, up to the value of Content-Length
 	modern bool
 	out    []byte
-	buf    []byte
+	last   wire.Message
 }
 
-func (h *httpCaller) answer() []byte { return h.buf }
+func (h *httpCaller) answer() wire.Message { return h.last }
 
 // A door is the agent's door of a SpecBox.
 type door struct {
@@ -284,17 +267,15 @@ func (h *httpCaller) call(size int) (int, error) {
 	if length < 0 {
 		return 0, fmt.Errorf("%s, and no Content-Length", said)
 	}
-	if cap(h.buf) < length {
-		h.buf = make([]byte, length)
-	}
-	h.buf = h.buf[:length]
-	if _, err := io.ReadFull(h.r, h.buf); err != nil {
+	got := make([]byte, length)
+	if _, err := io.ReadFull(h.r, got); err != nil {
 		return 0, err
 	}
 	if !ok {
-		return 0, fmt.Errorf("%s: %.300s", said, h.buf)
+		return 0, fmt.Errorf("%s: %.300s", said, got)
 	}
-	return len(h.buf), nil
+	h.last, err = wire.Parse(got)
+	return len(h.last.Result), err
 }
 
 // A box is a SpecBox that serves the echo server, in a process of its own.

@@ -17,8 +17,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/specbox/specbox/wire"
 )
 
 // Options say how to measure.
@@ -79,13 +77,13 @@ func Hop(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	h := &hop{o: o, box: b, pipe: pipe, door: d, report: &Report{CPUs: runtime.NumCPU(), Rounds: o.Rounds}}
+	h.report.IdleMB = memory(b.pid(), "VmRSS")
 	if err := h.check(); err != nil {
 		return nil, err
 	}
-	h.report.IdleMB = memory(b.pid(), "VmRSS")
 	for round := range o.Rounds {
-		for _, size := range sizes {
-			for _, n := range callers {
+		for _, n := range callers {
+			for _, size := range sizes {
 				if err := ctx.Err(); err != nil {
 					return nil, err
 				}
@@ -124,8 +122,8 @@ func (h *hop) check() error {
 			if _, err := r.call(size); err != nil {
 				return errors.Join(fmt.Errorf("%s: %w", way, err), l.release())
 			}
-			if got := r.answer(); !bytes.Equal(wire.Get(got, "result"), want) {
-				return errors.Join(fmt.Errorf("%s: the result of %d bytes came as another: %.200s", way, size, got), l.release())
+			if got := r.answer(); !bytes.Equal(got.Result, want) {
+				return errors.Join(fmt.Errorf("%s: the result of %d bytes came as another: %.200s", way, size, got.Raw), l.release())
 			}
 		}
 		if err := l.release(); err != nil {
@@ -209,8 +207,8 @@ func (h *hop) measure(c *Cell, l *lane) error {
 				start := time.Now()
 				got, err := caller.call(c.Bytes)
 				took := time.Since(start)
-				if err == nil && got < want {
-					err = fmt.Errorf("an answer has %d bytes, less than its result of %d", got, want)
+				if err == nil && got != want {
+					err = fmt.Errorf("a result of %d bytes came with %d", want, got)
 				}
 				if err != nil {
 					mu.Lock()
@@ -233,8 +231,10 @@ func (h *hop) measure(c *Cell, l *lane) error {
 	c.times = append(c.times, all...)
 	if c.Way != Direct {
 		c.cpu += cpuTime(pid) - cpu
-		c.PeakMB = max(c.PeakMB, memory(pid, "VmHWM"))
-		c.OverMB = c.PeakMB - float64(c.payload)/1e6
+		if c.PeakMB == 0 { // later rounds find what larger cells left
+			c.PeakMB = memory(pid, "VmHWM")
+			c.OverMB = c.PeakMB - float64(c.payload)/1e6
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -261,7 +261,7 @@ func (k *kit) clientScenarios(revision string) ([]string, error) {
 // clientThrough is the client under test: the fixture, with a SpecBox between
 // it and the server at url.
 func clientThrough(ctx context.Context, url string) error {
-	box, stop, err := startBox(ctx, os.Getenv(envSpecbox), map[string]any{"url": url, "prefix": ""}, false)
+	box, stop, err := startBox(ctx, os.Getenv(envSpecbox), map[string]any{"url": url, "prefix": ""}, true)
 	if err != nil {
 		return err
 	}
