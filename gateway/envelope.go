@@ -30,12 +30,12 @@ func check(b []byte) *fault {
 	switch {
 	case len(bytes.TrimSpace(b)) == 0:
 		return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is empty; send one JSON-RPC message")
-	case wire.Valid(b):
-		return nil
 	case !utf8.Valid(b):
 		return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is not UTF-8")
+	case !wire.Valid(b):
+		return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is not JSON, or is nested deeper than %d levels", wire.MaxDepth)
 	}
-	return faultf(http.StatusBadRequest, nil, wire.CodeParse, "the message is not JSON, or is nested deeper than %d levels", wire.MaxDepth)
+	return nil
 }
 
 // envelope splits a message that is JSON.

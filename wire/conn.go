@@ -8,15 +8,17 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"unicode/utf8"
 )
 
 // A Handler takes what a server sends on its own accord. Its methods are called
-// from the connection's read loop, in order, and must not block: not even by
-// writing to the connection.
+// from the connection's read loop, in order, and must not block: of what writes
+// to the connection they may call [Conn.Respond] and [Conn.Post] alone.
 type Handler interface {
 	// Notified takes a notification that belongs to no call.
 	Notified(c *Conn, m Message)
-	// Requested takes a request of the server; [Conn.Respond] answers it later.
+	// Requested takes a request of the server; [Conn.Respond] answers it, now or
+	// later.
 	Requested(c *Conn, m Message)
 }
 
@@ -29,13 +31,21 @@ type Conn struct {
 	mu      sync.Mutex
 	handler Handler
 	early   []Message // what came before there was a handler, bounded
+	earlier int       // bytes of early
 	last    int64
 	calls   map[int64]*Call
 	err     error // why the connection ended
+
+	posts   []post // what is to be written, oldest first
+	waiting int    // bytes of posts
+	posting bool   // a goroutine writes them
 }
 
-// maxEarly bounds what is kept for a handler that is not set yet.
-const maxEarly = 256
+// What is kept for a handler that is not set yet.
+const (
+	maxEarly      = 256     // messages
+	maxEarlyBytes = 4 << 20 // of all of them
+)
 
 // ErrClosed is the error of a connection that was closed by its owner.
 var ErrClosed = errors.New("connection closed")
@@ -54,7 +64,7 @@ func NewConn(t Transport) *Conn {
 func (c *Conn) Handle(h Handler) {
 	c.mu.Lock()
 	early := c.early
-	c.early = nil
+	c.early, c.earlier = nil, 0
 	c.handler = h
 	c.mu.Unlock()
 	for _, m := range early {
@@ -69,11 +79,18 @@ func (c *Conn) read() {
 		raw, err = c.t.Read()
 		var long *TooLongError
 		if errors.As(err, &long) {
-			c.tooLong(long)
+			c.unusable(long.Head, long.Tail, long)
 			continue
 		}
 		if err != nil {
 			break
+		}
+		if !utf8.Valid(raw) { // some readers would give up on it, and most do this
+			raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+		}
+		if !Valid(raw) {
+			c.invalid(raw)
+			continue
 		}
 		if raw[0] == '[' { // a batch, which revision 2025-03-26 allowed
 			elems, _ := Elements(raw)
@@ -133,12 +150,13 @@ func (c *Conn) dispatch(raw []byte) {
 			call.progress(Replace(m.Params, call.token, "progressToken"))
 		}
 	case m.Method == "ping" && m.IsRequest():
-		c.respondLater(m.ID, Reply{Result: []byte("{}")})
+		_ = c.Respond(m.ID, Reply{Result: []byte("{}")}) // who does not read needs no answer
 	default:
 		c.mu.Lock()
 		h := c.handler
-		if h == nil && len(c.early) < maxEarly {
+		if h == nil && len(c.early) < maxEarly && c.earlier+len(raw) <= maxEarlyBytes {
 			c.early = append(c.early, m)
+			c.earlier += len(raw)
 			c.mu.Unlock()
 			return
 		}
@@ -154,50 +172,73 @@ func (c *Conn) deliver(h Handler, m Message) {
 	case h != nil:
 		h.Notified(c, m)
 	case m.IsRequest():
-		c.respondLater(m.ID, Fail(CodeMethodNotFound, "no client is there to answer %s", m.Method))
+		_ = c.Respond(m.ID, Fail(CodeMethodNotFound, "no client is there to answer %s", m.Method)) // as above
 	}
 }
 
-// respondLater answers a request without holding up the read loop: a server
-// that writes, and does not read meanwhile, would wait for us as we for it. The
-// goroutine ends with the writing, or with the connection.
-func (c *Conn) respondLater(id []byte, r Reply) {
-	go func() { _ = c.Respond(id, r) }() // a dead connection says so elsewhere
+// invalid takes what is no message, though it looked like one.
+func (c *Conn) invalid(raw []byte) {
+	if n, ok := c.t.(interface{ Noise([]byte) }); ok {
+		n.Noise(raw)
+	}
+	head, tail := raw[:min(len(raw), peekSize)], raw[max(0, len(raw)-peekSize):]
+	c.unusable(head, tail, &InvalidError{Text: bytes.Clone(head)})
 }
 
-// tooLong fails the call that an oversized response answers.
-func (c *Conn) tooLong(e *TooLongError) {
-	for _, part := range [][]byte{e.Head, e.Tail} {
-		for _, id := range idCandidates(part) {
-			if call := c.forget(id); call != nil {
-				call.finish(Reply{}, e)
-				return
-			}
-		}
+// unusable fails the call that a response answers of which both ends are known.
+func (c *Conn) unusable(head, tail []byte, err error) {
+	text, isResponse := lostID(head, tail)
+	id, numErr := strconv.ParseInt(string(bytes.Trim(text, `"`)), 10, 64)
+	if !isResponse || numErr != nil {
+		return
+	}
+	if call := c.forget(id); call != nil {
+		call.finish(Reply{}, err)
 	}
 }
 
-// idCandidates returns the numbers that stand behind an "id" key in a fragment.
-func idCandidates(b []byte) []int64 {
-	var out []int64
-	for {
-		i := bytes.Index(b, []byte(`"id"`))
-		if i < 0 {
-			return out
+// lostID returns the id of a message of which only both ends are known, as far
+// as they tell, and whether it is a response.
+func lostID(head, tail []byte) (id []byte, isResponse bool) {
+	isResponse = true // unless it has a member that no response has
+	see := func(key []byte) {
+		if k := string(key); k == "method" || k == "params" {
+			isResponse = false
 		}
-		b = bytes.TrimLeft(b[i+4:], " \t")
-		if !bytes.HasPrefix(b, []byte(":")) {
+	}
+	read := 1 // behind the brace, or behind the last member that is whole
+	err := members(head, func(key []byte, s, e int) bool {
+		if see(key); string(key) == "id" {
+			id = head[s:e:e]
+		}
+		read = e
+		return true
+	})
+	if err == nil {
+		return id, isResponse
+	}
+	// Where it is cut or broken there is a key still, and what looks like a
+	// whole number may be half of one.
+	if i := bytes.IndexByte(head[min(read, len(head)):], '"'); i >= 0 {
+		if end, err := skipString(head, read+i); err == nil {
+			see(head[read+i+1 : end-1])
+		}
+	}
+	if id != nil && read < len(head) {
+		return id, isResponse
+	}
+	for i := len(tail); i > 0; { // it ends with its id
+		i = bytes.LastIndex(tail[:i], []byte(`"id"`))
+		before := bytes.TrimRight(tail[:max(i, 0)], " \t\r\n")
+		if i < 0 || len(before) == 0 || before[len(before)-1] != ',' {
 			continue
 		}
-		b = bytes.TrimLeft(b[1:], " \t")
-		n := 0
-		for n < len(b) && b[n] >= '0' && b[n] <= '9' {
-			n++
-		}
-		if id, err := strconv.ParseInt(string(b[:n]), 10, 64); err == nil {
-			out = append(out, id)
+		rest := append([]byte{'{'}, tail[i:]...)
+		if Valid(rest) { // else it stood inside of something
+			return Get(rest, "id"), isResponse && Get(rest, "method") == nil
 		}
 	}
+	return nil, false
 }
 
 func (c *Conn) forget(id int64) *Call {
@@ -243,7 +284,7 @@ func (call *Call) Abandon(reason []byte) {
 	if reason != nil {
 		params = append(append(params, `,"reason":`...), reason...)
 	}
-	_ = call.c.Notify("notifications/cancelled", append(params, '}'))
+	_ = call.c.Post("notifications/cancelled", append(params, '}')) // who does not read is not to be told
 }
 
 // Start sends a request. If params hold a progress token it is made unique, and
@@ -293,13 +334,80 @@ func (c *Conn) Call(ctx context.Context, method string, params []byte) (Reply, e
 	}
 }
 
-// Notify sends a notification.
+// Notify sends a notification and returns when it was sent, which a server that
+// does not read can hold up until the connection is closed.
 func (c *Conn) Notify(method string, params []byte) error {
 	return c.t.Write(NotificationParts(method, params)...)
 }
 
-// Respond answers a request of the server. The id is the server's own.
-func (c *Conn) Respond(id []byte, r Reply) error { return c.t.Write(ReplyParts(id, r)...) }
+// Post is like Notify, but does not wait: what is posted is sent in order, soon.
+// It returns why the connection has ended, or [ErrUnread].
+func (c *Conn) Post(method string, params []byte) error {
+	return c.post(NotificationParts(method, params))
+}
+
+// Respond answers a request of the server, whose id is the server's own. Like
+// Post it does not wait.
+func (c *Conn) Respond(id []byte, r Reply) error { return c.post(ReplyParts(id, r)) }
+
+// ErrUnread says that a server leaves so much unread that nothing more is kept
+// for it.
+var ErrUnread = errors.New("the server does not read what it is sent")
+
+// What waits for a server to read, before no more is kept.
+const (
+	maxPosts     = 1000     // messages
+	maxPostBytes = 16 << 20 // of all of them; one larger message may wait alone
+)
+
+// A post is a message that is to be written.
+type post struct {
+	parts [][]byte
+	size  int
+}
+
+func (c *Conn) post(parts [][]byte) error {
+	p := post{parts: parts}
+	for _, part := range parts {
+		p.size += len(part)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+		return c.err
+	case len(c.posts) >= maxPosts, len(c.posts) > 0 && c.waiting+p.size > maxPostBytes:
+		return ErrUnread
+	}
+	c.posts = append(c.posts, p)
+	c.waiting += p.size
+	if !c.posting {
+		c.posting = true
+		go c.writePosts() // ends when all is written, or with the connection
+	}
+	return nil
+}
+
+func (c *Conn) writePosts() {
+	for {
+		c.mu.Lock()
+		if len(c.posts) == 0 || c.err != nil {
+			c.posts, c.waiting, c.posting = nil, 0, false
+			c.mu.Unlock()
+			return
+		}
+		p := c.posts[0]
+		c.posts = c.posts[1:]
+		c.mu.Unlock()
+		err := c.t.Write(p.parts...)
+		c.mu.Lock()
+		c.waiting -= p.size
+		if err != nil { // one that cannot be written to says so elsewhere
+			c.posts, c.waiting = nil, 0
+		}
+		c.mu.Unlock()
+	}
+}
 
 // Done is closed when the connection has ended; Err then says why.
 func (c *Conn) Done() <-chan struct{} { return c.done }

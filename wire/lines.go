@@ -33,12 +33,22 @@ func (e *TooLongError) Error() string {
 	return fmt.Sprintf("message of %d bytes is over the limit of %d", e.Size, e.Limit)
 }
 
+// An InvalidError tells of something that was sent as a message, and is not
+// JSON.
+type InvalidError struct {
+	Text []byte // the beginning of it
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("not JSON, or nested deeper than %d levels: %.100q", MaxDepth, e.Text)
+}
+
 // DefaultLimit is the size of the largest message that a peer may send unless
 // configured otherwise.
 const DefaultLimit = 256 << 20
 
 // Lines is a [Transport] of newline-delimited JSON: MCP's stdio transport.
-// What is not a JSON object is noise: it is skipped and handed to Noise.
+// What is neither an object nor an array is noise: it is skipped and handed on.
 type Lines struct {
 	r     *bufio.Reader
 	w     io.Writer
@@ -63,7 +73,10 @@ func NewLines(r io.Reader, w io.Writer, closeFn func() error, limit int64, noise
 	return &Lines{r: bufio.NewReaderSize(r, 64<<10), w: w, close: sync.OnceValue(closeFn), limit: limit, noise: noise}
 }
 
-const peekSize = 4 << 10 // enough to hold an id at either end of a message
+const (
+	peekSize  = 4 << 10 // enough to hold an id at either end of a message
+	noiseSize = 1 << 10 // of a line that is no message
+)
 
 // Read returns the next line that holds a JSON object or array.
 func (l *Lines) Read() ([]byte, error) {
@@ -73,7 +86,7 @@ func (l *Lines) Read() ([]byte, error) {
 			if line[0] == '{' || line[0] == '[' {
 				return line, nil
 			}
-			l.noise(line[:min(len(line), 1<<10)])
+			l.Noise(line)
 		}
 		if err != nil {
 			return nil, err
@@ -81,12 +94,22 @@ func (l *Lines) Read() ([]byte, error) {
 	}
 }
 
+// Noise hands on what turned out to be no message.
+func (l *Lines) Noise(line []byte) { l.noise(line[:min(len(line), noiseSize)]) }
+
 // line reads to the end of the line. Over the limit it reads on without keeping
-// anything but both ends.
+// anything but both ends; of noise, only the beginning is kept.
 func (l *Lines) line() ([]byte, error) {
 	var line []byte
+	noise := false
 	for {
 		chunk, err := l.r.ReadSlice('\n')
+		if len(line) == 0 {
+			chunk = bytes.TrimLeft(chunk, " \t\r\n")
+			noise = len(chunk) > 0 && chunk[0] != '{' && chunk[0] != '['
+		} else if noise && len(line) >= noiseSize {
+			chunk = nil
+		}
 		if int64(len(line)+len(chunk)) > l.limit {
 			return nil, l.discard(append(line, chunk...), err)
 		}

@@ -5,11 +5,14 @@
 // untouched, so that integers over 2^53, unknown fields, key order and number
 // forms survive. Its laws:
 //
-//   - A message that is not rewritten leaves as it came, byte for byte.
+//   - A message that is not rewritten leaves as it came, byte for byte. What is
+//     no JSON leaves not at all, and bytes that are no UTF-8 are replaced: a
+//     server's fault must not end the session of a client that is strict.
 //   - A [Conn] never confuses two callers: every request gets an id of its own,
 //     every progress token is unique, both are mapped back, and a cancellation
 //     names the id that the server knows.
 //   - A caller that leaves, or a peer that dies, leaves no entry behind.
+//   - A peer that does not read, or talks without end, takes bounded memory.
 package wire
 
 import (

@@ -10,12 +10,6 @@ import (
 // scanner, not a validator: see [Valid] for input from untrusted peers.
 var errSyntax = errors.New("wire: not JSON")
 
-// maxDepth bounds nesting, so that hostile input cannot exhaust anything.
-const maxDepth = 1000
-
-// Valid reports whether b is one well-formed JSON value.
-func Valid(b []byte) bool { return json.Valid(b) }
-
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\t' || b[i] == '\n' || b[i] == '\r') {
 		i++
@@ -63,7 +57,7 @@ func skipValue(b []byte, i int) (int, error) {
 				i = end
 				continue
 			case '{', '[':
-				if depth++; depth > maxDepth {
+				if depth++; depth > MaxDepth {
 					return 0, errSyntax
 				}
 			case '}', ']':

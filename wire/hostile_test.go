@@ -1,0 +1,277 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/specbox/specbox/wire"
+)
+
+// stuck is a transport whose peer talks and never reads.
+type stuck struct {
+	scripted
+	closed chan struct{}
+}
+
+func newStuck() *stuck {
+	return &stuck{scripted{in: make(chan string)}, make(chan struct{})}
+}
+
+func (s *stuck) Write(...[]byte) error { <-s.closed; return io.ErrClosedPipe }
+func (s *stuck) Close() error          { s.once.Do(func() { close(s.in); close(s.closed) }); return nil }
+
+// What a server is sent that does not read is bounded, whatever it asks for, and
+// holds nobody up.
+func TestWhatIsUnreadIsBounded(t *testing.T) {
+	for name, say := range map[string]string{
+		"pings":    `{"jsonrpc":"2.0","id":5,"method":"ping"}`,
+		"requests": `{"jsonrpc":"2.0","id":5,"method":"roots/list"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr := newStuck()
+				c := wire.NewConn(tr)
+				c.Handle(nil)
+				before := runtime.NumGoroutine()
+				for range 20_000 {
+					tr.in <- say
+				}
+				synctest.Wait()
+				if n := runtime.NumGoroutine() - before; n > 5 {
+					t.Errorf("%d goroutines write to a server that does not read", n)
+				}
+				if err := c.Post("notifications/x", nil); !errors.Is(err, wire.ErrUnread) {
+					t.Errorf("Post: %v, want ErrUnread", err)
+				}
+				call, err := make(chan *wire.Call, 1), make(chan error, 1)
+				go func() { c, e := c.Start("m", nil, nil); call <- c; err <- e }()
+				synctest.Wait()
+				c.Close()
+				if <-call; <-err == nil {
+					t.Error("Start on a closed connection has no error")
+				}
+				if err := c.Post("notifications/x", nil); !errors.Is(err, wire.ErrClosed) {
+					t.Errorf("Post on a closed connection: %v", err)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		tr := newStuck()
+		c := wire.NewConn(tr)
+		defer c.Close()
+		big := []byte(`"` + strings.Repeat("x", 9<<20) + `"`)
+		n := 0
+		for ; n < 100 && c.Post("notifications/big", big) == nil; n++ {
+			synctest.Wait()
+		}
+		if n < 1 || n > 3 {
+			t.Errorf("%d messages of 9 MiB wait for a server that does not read", n)
+		}
+	})
+}
+
+// What is posted arrives in order.
+func TestPostsKeepTheirOrder(t *testing.T) {
+	c, s := dial(t, 0)
+	for i := range 500 {
+		if err := c.Post("n", fmt.Appendf(nil, `{"i":%d}`, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 500 {
+		if m := <-s.lines; string(wire.Get(m.Params, "i")) != fmt.Sprint(i) {
+			t.Fatalf("message %d is %s", i, m.Raw)
+		}
+	}
+}
+
+// An answer that not every reader can read fails its call at once, and is passed
+// on to nobody; nor is anything else that is no message.
+func TestInvalidAnswers(t *testing.T) {
+	deep := strings.Repeat("[", 2000) + strings.Repeat("]", 2000)
+	for name, value := range map[string]string{
+		"text": `{"a":1 oops}`, "number": "nan", "control character": "\"\x01\"", "depth": deep, "escape": `"\x"`,
+	} {
+		for _, form := range []string{`{"jsonrpc":"2.0","id":%s,"result":%s}`, `{"result":%[2]s,"jsonrpc":"2.0","id":%[1]s}`, `{"jsonrpc":"2.0","id":"%s","error":%s}`} {
+			c, s := dial(t, 0)
+			h := &recorder{}
+			c.Handle(h)
+			call, err := c.Start("m", nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := <-s.lines
+			s.say(`{"jsonrpc":"2.0","id":%s,"method":"roots/list","params":%s}`, m.ID, value) // the server's own ids are others
+			s.say(`{"jsonrpc":"2.0","method":"notifications/message","params":%s}`, value)
+			s.say(form, m.ID, value)
+			<-call.Done()
+			var invalid *wire.InvalidError
+			if r, err := call.Outcome(); !errors.As(err, &invalid) {
+				t.Errorf("%s: the outcome is %.100s, %v; want an InvalidError", name, r.Result, err)
+			}
+			h.mu.Lock()
+			if len(h.seen) > 0 {
+				t.Errorf("%s: passed on %q", name, h.seen)
+			}
+			h.mu.Unlock()
+			c.Close()
+		}
+	}
+}
+
+// Bytes that are no UTF-8 reach no client, and what stands around them does.
+func TestBytesThatAreNoText(t *testing.T) {
+	c, s := dial(t, 0)
+	call, err := c.Start("m", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := <-s.lines
+	s.say(`{"jsonrpc":"2.0","id":%s,"result":"a`+"\xff\xfe"+`é b"}`, m.ID)
+	<-call.Done()
+	if r, err := call.Outcome(); err != nil || string(r.Result) != "\"a\uFFFDé b\"" {
+		t.Errorf("the result is %q, %v", r.Result, err)
+	}
+}
+
+// A request of a server that is too long, or no JSON, ends no call, though the
+// ids of both sides may be equal.
+func TestOnlyAnswersEndCalls(t *testing.T) {
+	c, s := dial(t, 10_000)
+	call, err := c.Start("m", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := <-s.lines
+	long := strings.Repeat("x", 20_000)
+	for _, form := range []string{
+		`{"jsonrpc":"2.0","id":%s,"method":"a","params":"` + long + `"}`,
+		`{"jsonrpc":"2.0","id":%s,"params":"` + long + `","method":"a"}`,
+		`{"params":"` + long + `","jsonrpc":"2.0","id":%s,"method":"a"}`,
+		`{"jsonrpc":"2.0","method":"a","params":{"x":"` + long + `","id":%s}}`,
+		`{"jsonrpc":"2.0","id":%s,"method":"a","params":nan}`,
+	} {
+		s.say(form, m.ID)
+	}
+	s.say(`{"jsonrpc":"2.0","id":%s,"result":"mine"}`, m.ID)
+	<-call.Done()
+	if r, err := call.Outcome(); err != nil || string(r.Result) != `"mine"` {
+		t.Errorf("the call got %s, %v", r.Result, err)
+	}
+}
+
+// What comes before there is a handler is bounded in bytes too.
+func TestEarlyMessagesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &scripted{in: make(chan string)}
+		c := wire.NewConn(tr)
+		for range 20 {
+			tr.in <- `{"jsonrpc":"2.0","method":"notifications/message","params":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`
+		}
+		synctest.Wait()
+		h := &recorder{}
+		c.Handle(h)
+		if n := len(h.seen); n == 0 || n > 4 {
+			t.Errorf("%d messages of a mebibyte were kept", n)
+		}
+		c.Close()
+		synctest.Wait()
+	})
+}
+
+// Noise of any length is read with little memory, and is never an error.
+func TestNoiseOfAnyLength(t *testing.T) {
+	for _, begin := range []string{"x", " \t x", strings.Repeat(" ", 100_000) + "x", strings.Repeat(" ", 2_000_000)} {
+		var noise [][]byte
+		in := io.MultiReader(strings.NewReader(begin), io.LimitReader(forever('z'), 3_000_000), strings.NewReader("\n  {}\n"))
+		if strings.TrimSpace(begin) == "" {
+			in = strings.NewReader(begin + "\n  {}\n")
+		}
+		l := wire.NewLines(in, io.Discard, func() error { return nil }, 500_000, func(b []byte) { noise = append(noise, bytes.Clone(b)) })
+		got, err := l.Read()
+		if err != nil || string(got) != "{}" {
+			t.Errorf("read %.100q, %v after noise; want {}", got, err)
+		}
+		if len(noise) > 1 || len(noise) == 1 && len(noise[0]) != 1<<10 {
+			t.Errorf("%d lines of noise", len(noise))
+		}
+	}
+}
+
+type forever byte
+
+func (f forever) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(f)
+	}
+	return len(p), nil
+}
+
+// FuzzValid compares what is taken for JSON with the standard library.
+func FuzzValid(f *testing.F) {
+	for _, s := range []string{
+		"", " ", "\x00", "{", "[]", "{}", "null", `"`, "7", "-", "1.", "01", "1e", "-0.0e+7", "tru", "\xff", `{"a":1,}`, `{"a":[1,-2.5e-7,"\\\"\u00e9",true]}`,
+		"\"a\nb\"", "\"abcdefghijk\x01mnop\"", `"abcdefgh\u12g4"`, `"abcdefgh\`, "\"\x7f\u0080abcdefgh\u00ff\"", "\"abc\xffdefghijk\"",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		depth, deepest := 0, 0
+		for _, c := range b {
+			switch c {
+			case '[', '{':
+				depth++
+				deepest = max(deepest, depth)
+			case ']', '}':
+				depth--
+			}
+		}
+		if deepest > 900 {
+			return
+		}
+		if got, want := wire.Valid(b), json.Valid(b); got != want {
+			t.Errorf("Valid(%q) = %v, the standard library says %v", b, got, want)
+		}
+	})
+}
+
+// A call may be abandoned while the server reads nothing: nobody waits for that.
+func TestAbandonDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := newStuck()
+		tr.closed = make(chan struct{})
+		open := &gated{stuck: tr}
+		c := wire.NewConn(open)
+		call, err := c.Start("m", nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call.Abandon(nil)
+		synctest.Wait()
+		c.Close()
+	})
+}
+
+// gated lets one message through.
+type gated struct {
+	*stuck
+	once sync.Once
+}
+
+func (g *gated) Write(parts ...[]byte) error {
+	first := false
+	g.once.Do(func() { first = true })
+	if first {
+		return nil
+	}
+	return g.stuck.Write(parts...)
+}
