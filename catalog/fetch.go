@@ -84,12 +84,12 @@ func Fetch(ctx context.Context, c Caller, key Key, init []byte, b Bounds) (*Entr
 			read++ // declared, or asked for without that, and not there: it has none
 		case !declared && ctx.Err() == nil:
 			read++
-			e.Notes = append(e.Notes, fmt.Sprintf("%s: asked although it is not declared: %v", l.method, err))
+			e.Notes = append(e.Notes, cut(fmt.Sprintf("%s: asked although it is not declared: %v", l.method, err), maxReason))
 		default:
 			if e.Errors == nil {
 				e.Errors = map[string]string{}
 			}
-			e.Errors[l.method] = err.Error()
+			e.Errors[l.method] = cut(err.Error(), maxReason)
 			failed = cmp.Or(failed, fmt.Errorf("server %q: %s: %w", key.Server, l.method, err))
 			if len(r.items) > 0 {
 				read++

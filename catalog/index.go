@@ -1,6 +1,9 @@
 package catalog
 
-import "maps"
+import (
+	"cmp"
+	"maps"
+)
 
 // An index is what a store knows, immutable: readers take no lock.
 type index struct {
@@ -17,6 +20,7 @@ type group struct {
 	entries     map[string]*Entry
 	independent *Entry // serves every fingerprint exactly, or nil
 	nearest     *Entry // serves those that have no entry yet, or nil
+	failed      *Entry // says why nothing is served, or nil
 }
 
 func newGroup(entries map[string]*Entry) *group {
@@ -33,8 +37,19 @@ func newGroup(entries map[string]*Entry) *group {
 		if !e.empty() && (g.nearest == nil || newer(e, g.nearest)) {
 			g.nearest = e
 		}
+		if e.empty() && e.Err != "" && (g.failed == nil || newer(e, g.failed)) {
+			g.failed = e
+		}
 	}
 	return g
+}
+
+// why says why the group serves nothing.
+func (g *group) why() string {
+	if g == nil || g.failed == nil {
+		return ""
+	}
+	return g.failed.Err
 }
 
 // newer breaks ties by fingerprint, so that the choice does not change.
@@ -116,6 +131,7 @@ func (x *index) lookup(k Key) (e *Entry, exact bool) {
 
 // problem returns why what lookup finds is not what the server offers now.
 func (x *index) problem(k Key) string {
+	tenant := k.Tenant
 	if e := x.at(k); e != nil {
 		return e.Problem()
 	}
@@ -128,5 +144,7 @@ func (x *index) problem(k Key) string {
 	if e, _ := x.lookup(k); e != nil {
 		return e.Problem()
 	}
-	return ""
+	// It was never read, for whatever capabilities: what hindered that hinders
+	// these too.
+	return cmp.Or(x.groups[groupKey{tenant, k.Server, k.Hash}].why(), x.groups[groupKey{"", k.Server, k.Hash}].why())
 }

@@ -141,12 +141,15 @@ func keepOld(e, old *Entry) {
 	}
 }
 
+// maxReason is how much is kept of an error, in bytes: servers write them too.
+const maxReason = 4 << 10
+
 // SetError stores why a server cannot be read; what was read before stays. A
 // nil cause clears the error. On an error the cause is known but not on disk.
 func (s *Store) SetError(k Key, cause error) error {
 	text := ""
 	if cause != nil {
-		text = cause.Error()
+		text = cut(cause.Error(), maxReason)
 	}
 	_, _, err := s.change(k, func(old *Entry) *Entry {
 		switch {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/specbox/specbox/catalog"
 )
@@ -204,6 +205,39 @@ func TestWhatCannotBeReadKeepsWhatWas(t *testing.T) {
 	}
 	if _, err := s.Put(&catalog.Entry{Key: k}); err == nil {
 		t.Error("an entry that was never read is stored")
+	}
+}
+
+// Why a server could not be read is told to every client, also to those whose
+// capabilities nobody has read it with.
+func TestAReasonIsTheSameForAll(t *testing.T) {
+	s := open(t, t.TempDir())
+	_ = s.SetError(catalog.Key{Server: "x", Hash: "h", Fingerprint: "none"}, errors.New("no such program"))
+	for _, tenant := range []string{"", "a"} {
+		v := s.View(tenant, "other", []catalog.Member{{Server: "x", Hash: "h"}})
+		if got := v.Errors()["x"]; got != "no such program" {
+			t.Errorf("tenant %q is told %q", tenant, got)
+		}
+	}
+	if got := s.View("", "other", []catalog.Member{{Server: "x", Hash: "another"}}).Errors(); len(got) > 0 {
+		t.Errorf("another configuration is told %q", got)
+	}
+	put(t, s, at(offer("x", "t"), "", "h", "third"))
+	if got := s.View("", "other", []catalog.Member{{Server: "x", Hash: "h"}}).Errors(); len(got) > 0 {
+		t.Errorf("a server that was read by now has the errors %q", got)
+	}
+}
+
+// A server that puts megabytes into its errors fills neither memory nor disk.
+func TestReasonsAreCut(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	k := catalog.Key{Server: "x", Hash: "h", Fingerprint: "none"}
+	if err := s.SetError(k, errors.New(strings.Repeat("é", 1<<20))); err != nil {
+		t.Fatal(err)
+	}
+	if e := s.Entries()[0]; len(e.Err) > 5<<10 || !utf8.ValidString(e.Err) {
+		t.Errorf("%d bytes of an error are kept", len(e.Err))
 	}
 }
 
