@@ -90,6 +90,9 @@ type Server struct {
 	// What the file says where that differs from Command, Args, Dir and URL
 	// because of variables, for printing.
 	written *written
+
+	variables map[string]string // what the variables held that it names
+	fromFile  map[string]string // what its env file holds
 }
 
 // Policy says what a server may do and use. [Load] fills in the defaults.

@@ -115,7 +115,7 @@ const hashHint = `printf %s "$TOKEN" | sha256sum`
 
 var (
 	tokenHash  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	tenantName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,40}$`)
+	tenantName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,39}$`) // it names a folder too
 )
 
 // tenants reads a list of tenants, or an object of them by name.
@@ -171,7 +171,7 @@ func (r *reader) tenant(n *node, name string) {
 	case t.Name == "":
 		r.fault(Error, n.line, "", "a tenant has no name", "add name: NAME")
 	case !tenantName.MatchString(t.Name):
-		r.fault(Error, n.line, "", fmt.Sprintf("tenant %q: a name has 1 to 40 of A-Z a-z 0-9 _ . -", t.Name), "give it another name")
+		r.fault(Error, n.line, "", fmt.Sprintf("tenant %q: a name has 1 to 40 of A-Z a-z 0-9 _ . - and begins with no dot", t.Name), "give it another name")
 	case slices.ContainsFunc(r.config.Tenants, func(o Tenant) bool { return o.Name == t.Name }):
 		r.fault(Error, n.line, "", fmt.Sprintf("there are two tenants named %s", t.Name), "give one of them another name")
 	case len(t.TokenHashes) == 0 && n.find("tokens") == nil && n.find("token_hashes") == nil && n.find("tokenHashes") == nil:

@@ -128,6 +128,71 @@ servers:
 	}
 }
 
+// What is said of a server is cleared of what came from variables, and of what
+// looks like a secret; of ordinary words it is not.
+func TestHidden(t *testing.T) {
+	env := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(env, []byte("FROM_FILE=file-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, faults := parse(t, `
+servers:
+  a:
+    command: ${PROGRAM}
+    args: ["--root=${ROOT}", --token, literal-token, "--api-key=literal-key", plain-word, "${HOME}/docs"]
+    env: {X: "${PAT}", GITHUB_PAT: literal-pat, MODE: production, Y: ghp_0123456789abcdefghij, Z: "${NONE:-default-value}"}
+    env_file: `+env+`
+    dir: ${ROOT}/work
+    mounts: ["${MOUNT}"]
+  b: {url: "https://u:url-pass@host/${PATH_KEY}/mcp?key=query-secret&other=${PAT}", headers: {Authorization: Bearer header-secret}}
+`, "PROGRAM=/bin/program-secret", "ROOT=/root-secret", "PAT=pat-secret", "MOUNT=/mount-secret", "PATH_KEY=path-secret")
+	if c == nil {
+		t.Fatal(faults)
+	}
+	want := map[string]string{
+		"/bin/program-secret": "${PROGRAM}", "/root-secret": "${ROOT}", "pat-secret": "${PAT}", "/mount-secret": "${MOUNT}",
+		"file-secret": config.Hidden, "literal-token": config.Hidden, "literal-key": config.Hidden, "literal-pat": config.Hidden,
+		"ghp_0123456789abcdefghij": config.Hidden,
+	}
+	if got := c.Servers[0].Hidden(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("of a local server is hidden\n%v, want\n%v", got, want)
+	}
+	want = map[string]string{
+		"url-pass": config.Hidden, "query-secret": config.Hidden, "key=query-secret&other=pat-secret": config.Hidden,
+		"path-secret": "${PATH_KEY}", "pat-secret": "${PAT}", "Bearer header-secret": config.Hidden, "header-secret": config.Hidden,
+	}
+	if got := c.Servers[1].Hidden(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("of a remote server is hidden\n%v, want\n%v", got, want)
+	}
+}
+
+// A command line is visible to every process, also where a secret came into it
+// from a variable.
+func TestSecretsInArgumentsAreToldOf(t *testing.T) {
+	for _, arg := range []string{"${API_KEY}", "x=${MY_TOKEN}", "${env:GITHUB_PAT}", "${DB_PASSWORD:-x}", "${SECRET_1}"} {
+		_, faults := parse(t, fmt.Sprintf("servers: {a: {command: x, args: [%q]}}", arg),
+			"API_KEY=v", "MY_TOKEN=v", "GITHUB_PAT=v", "DB_PASSWORD=v", "SECRET_1=v")
+		if !strings.Contains(faults, "looks like a secret") {
+			t.Errorf("%s: faults %q, want a warning", arg, faults)
+		}
+	}
+	for _, arg := range []string{"${KEYBOARD}", "${HOME}/x", "${PATTERN}", "${MONKEY_ISLAND}"} {
+		if _, faults := parse(t, fmt.Sprintf("servers: {a: {command: x, args: [%q]}}", arg), "KEYBOARD=v", "PATTERN=v", "MONKEY_ISLAND=v"); strings.Contains(faults, "secret") {
+			t.Errorf("%s: faults %q", arg, faults)
+		}
+	}
+}
+
+// A tenant's name names a folder: none may lead out of it, or to that of others.
+func TestTenantsNamesAreFolders(t *testing.T) {
+	hash := "sha256:" + strings.Repeat("0", 64)
+	for _, name := range []string{".", "..", ".shared", "a/b", ""} {
+		if _, faults := parse(t, fmt.Sprintf("servers: {a: {command: x}}\ntenants: [{name: %q, tokens: [%q]}]", name, hash)); !strings.Contains(faults, "name") {
+			t.Errorf("tenant %q: faults %q", name, faults)
+		}
+	}
+}
+
 func TestOneServersFaultIsItsOwn(t *testing.T) {
 	c, _ := parse(t, "servers: {bad: {command: '${NONE}'}, good: {command: x}, box: {command: docker, args: [run, -i, img]}, plain: {command: docker, args: [run, img], isolation: none}}")
 	var ready []string

@@ -98,6 +98,9 @@ func (r *reader) server(name string, m member, client bool) *Server {
 		r.defaults(s)
 		return s
 	}
+	s.variables = map[string]string{}
+	r.vars.used = s.variables
+	defer func() { r.vars.used = nil }()
 	b := &serverReader{reader: r, s: s, line: m.line}
 	fields := b.runFields()
 	quiet := quietKeys
@@ -120,6 +123,7 @@ func (r *reader) server(name string, m member, client bool) *Server {
 		}
 	}
 	r.fields(m.value, name, "the server", fields, quiet)
+	s.fromFile = b.envFile
 	for k, v := range b.envFile { // what stands in the file itself wins
 		if _, ok := s.Env[k]; !ok {
 			s.setEnv(k, v)
@@ -570,7 +574,7 @@ func (b *serverReader) checkArgs() {
 			before = s.Args[i-1]
 		}
 		switch {
-		case looksSecret(before, arg):
+		case looksSecret(before, arg), secretVariable.MatchString(raw):
 			b.fault(Warning, line, name, where+" looks like a secret, and a command line is visible to every process beside it", "give it in env, if the server reads it from there")
 		case windowsPath.MatchString(arg):
 			b.fault(Warning, line, name, where+" is a path of Windows", "write the path as it is here")

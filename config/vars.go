@@ -23,8 +23,9 @@ var (
 // An expander replaces variables in the strings of one file.
 type expander struct {
 	getenv    func(string) (string, bool)
-	workspace string // the project's folder
-	home      string // "" if unknown
+	workspace string            // the project's folder
+	home      string            // "" if unknown
+	used      map[string]string // what variables held that were looked up; nil keeps none
 }
 
 // A varFault is a variable that cannot be expanded.
@@ -120,6 +121,9 @@ func (e *expander) variable(inner string, depth int, vars *bool, faults *[]varFa
 	got, ok := e.getenv(name)
 	if ok && (got != "" || !hasDefault) {
 		*vars = true
+		if e.used != nil {
+			e.used[name] = got
+		}
 		return got
 	}
 	if hasDefault {
