@@ -40,6 +40,11 @@ type Spec struct {
 	CPUs      float64
 	Limit     int64 // bytes of one message; 0 means wire.DefaultLimit
 
+	// Hide holds texts that stand in no log, error and event, and what stands
+	// there instead. Values of headers, and of variables that are called like
+	// secrets, are hidden in any case.
+	Hide map[string]string
+
 	URL       string
 	Transport string
 	Headers   map[string]string
@@ -49,6 +54,11 @@ type Spec struct {
 	IdleTimeout  time.Duration
 	StopGrace    time.Duration
 }
+
+// MetaHeaders is the member of _meta by which a request tells the backend of a
+// remote server which headers its arguments are to stand in: an object of name,
+// without "Mcp-Param-", and value. It does not reach the server.
+const MetaHeaders = "dev.specbox/headers"
 
 // A Backend makes instances of servers. It knows nothing of MCP but how its
 // messages are framed.

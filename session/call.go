@@ -23,6 +23,7 @@ type target struct {
 	server *Server
 	own    string // the server's own name of the tool or prompt, or its URI
 	params []byte
+	schema []byte // of a tool's input
 }
 
 // route finds the server that a request belongs to.
@@ -38,8 +39,12 @@ func (s *Session) lookup(v view, m wire.Message) (target, *wire.Reply) {
 	switch m.Method {
 	case "tools/call":
 		name := wire.Str(m.Params, "name")
-		server, own, _, ok := v.Tool(name)
-		return s.target(server, own, m.Params, ok, []string{"name"}, wire.CodeInvalidParams, "tool", name)
+		server, own, raw, ok := v.Tool(name)
+		t, fail := s.target(server, own, m.Params, ok, []string{"name"}, wire.CodeInvalidParams, "tool", name)
+		if ok && t.server != nil && t.server.remote() {
+			t.schema = wire.Get(raw, "inputSchema")
+		}
+		return t, fail
 	case "prompts/get":
 		name := wire.Str(m.Params, "name")
 		server, own, _, ok := v.Prompt(name)
@@ -69,6 +74,10 @@ func (s *Session) lookup(v view, m wire.Message) (target, *wire.Reply) {
 		s.mu.Lock()
 		server, ok := s.tasks[id]
 		s.mu.Unlock()
+		if s.modern && (m.Method == "tasks/result" || m.Method == "tasks/list") { // the modern era has none
+			ok, server = false, ""
+			return s.target(server, "", m.Params, ok, nil, wire.CodeMethodNotFound, "method", m.Method)
+		}
 		return s.target(server, "", m.Params, ok, nil, wire.CodeInvalidParams, "task", id)
 	}
 	if s.only != "" { // a method that is not known to us may be known to the server
@@ -124,6 +133,8 @@ func (s *Session) unread() string {
 	}
 	return out.String()
 }
+
+func (srv *Server) remote() bool { return srv.Spec != nil && srv.Spec.Isolation == config.Remote }
 
 // A call is a request under way.
 type call struct {
@@ -214,14 +225,14 @@ func (s *Session) began(server string, result []byte) {
 func (s *Session) exchange(ctx context.Context, t target, lease *sandbox.Lease, method string, c *call) (wire.Reply, error) {
 	switch {
 	case lease.Modern() && s.modern:
-		return s.await(ctx, t.server, lease, method, t.params, c.stream)
+		return s.await(ctx, t.server, lease, method, s.named(t, method, t.params), c.stream)
 	case lease.Modern() && method == "resources/subscribe":
 		return wire.Reply{Result: []byte("{}")}, s.rewatch(lease, t)
 	case lease.Modern() && method == "resources/unsubscribe":
 		s.unwatch(t.server.Name, t.own)
 		return wire.Reply{Result: []byte("{}")}, nil
 	case lease.Modern():
-		return s.fulfil(ctx, t.server, lease, method, t.params, c.stream)
+		return s.fulfil(ctx, t, lease, method, c.stream)
 	case s.modern:
 		if err := s.raiseLevel(ctx, lease.Conn(), t); err != nil {
 			return wire.Reply{}, lease.Explain(err)

@@ -153,8 +153,9 @@ const rounds = 10
 // fulfil runs a call of a legacy client on a modern server: what the server
 // wants by input_required is asked for by requests, and the call goes on with
 // the answers.
-func (s *Session) fulfil(ctx context.Context, srv *Server, lease *sandbox.Lease, method string, params []byte, stream wire.Sender) (wire.Reply, error) {
-	params = s.withMeta(params)
+func (s *Session) fulfil(ctx context.Context, t target, lease *sandbox.Lease, method string, stream wire.Sender) (wire.Reply, error) {
+	srv := t.server
+	params := s.named(t, method, s.withMeta(t.params))
 	next := params
 	for range rounds {
 		reply, err := s.await(ctx, srv, lease, method, next, stream)
@@ -211,15 +212,78 @@ func (s *Session) gather(ctx context.Context, c *wire.Conn, server string, reque
 	return out, nil
 }
 
+// followPatience is how long a first call waits for its server to take notice
+// that somebody listens.
+const followPatience = time.Second
+
 // follow has a modern server tell when its lists change, as legacy ones do by
-// themselves. The request ends with the connection.
-func (h *Hub) follow(c *wire.Conn, client sandbox.Client) {
+// themselves, and waits until it will. The request ends with the connection.
+func (h *Hub) follow(ctx context.Context, c *wire.Conn, client sandbox.Client) {
 	params := append(append([]byte(`{"_meta":`), client.Meta()...),
 		`,"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true}}`...)
-	h.spawn(func() {
-		if _, err := c.Start("subscriptions/listen", params, nil); err != nil {
-			h.cfg.Log.Debug("a modern server was not asked to tell of changes", "err", err)
+	heard := make(chan struct{})
+	h.mu.Lock()
+	h.follows[c] = heard
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		delete(h.follows, c)
+		h.mu.Unlock()
+	}()
+	call, err := c.Start("subscriptions/listen", params, nil)
+	if err != nil {
+		return // the call finds out
+	}
+	timer := time.NewTimer(followPatience)
+	defer timer.Stop()
+	select {
+	case <-heard:
+	case <-call.Done(): // it does not offer that
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// acknowledged notes that a server has taken notice of who listens.
+func (h *Hub) acknowledged(c *wire.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if heard := h.follows[c]; heard != nil {
+		close(heard)
+		delete(h.follows, c)
+	}
+}
+
+// named returns params with the headers that a remote server of the modern era
+// wants for arguments (x-mcp-header in the tool's schema), under
+// [sandbox.MetaHeaders].
+func (s *Session) named(t target, method string, params []byte) []byte {
+	if method != "tools/call" || t.server.Spec.Isolation != config.Remote || !bytes.Contains(t.schema, []byte("x-mcp-header")) {
+		return params
+	}
+	headers := []byte("{}")
+	argumentHeaders(t.schema, wire.Get(params, "arguments"), maxSchemaDepth, func(name string, value []byte) {
+		headers = wire.Set(headers, value, name)
+	})
+	return wire.Set(params, wire.Set(wire.Get(params, "_meta"), headers, sandbox.MetaHeaders), "_meta")
+}
+
+// maxSchemaDepth bounds how deep in a schema headers are looked for.
+const maxSchemaDepth = 16
+
+// argumentHeaders calls f with the header and the value of each argument that a
+// schema wants in a header.
+func argumentHeaders(schema, args []byte, depth int, f func(name string, value []byte)) {
+	if depth == 0 || len(args) == 0 || args[0] != '{' {
+		return
+	}
+	_ = wire.Members(wire.Get(schema, "properties"), func(key string, property []byte) bool {
+		value := wire.Get(args, key)
+		if name := wire.Str(property, "x-mcp-header"); name != "" && value != nil && string(value) != "null" {
+			f(name, value)
 		}
+		argumentHeaders(property, value, depth-1, f)
+		return true
 	})
 }
 

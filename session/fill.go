@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -194,17 +195,33 @@ func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
 	}()
 	ctx, cancel := context.WithTimeout(h.life, srv.Spec.StartTimeout+fillGrace)
 	defer cancel()
+	client := sandbox.Client{Version: Latest, Capabilities: caps, Info: h.clientInfo()}
+	if srv.remote() { // it costs a remote server nothing to be asked in the newer era first
+		client.Version = wire.Modern
+		if e, err := h.fetch(ctx, srv, client, key); err == nil && len(e.Errors) == 0 {
+			_, err = h.cfg.Catalog.Put(e)
+			return err
+		}
+		client.Version = Latest
+	}
+	e, err := h.fetch(ctx, srv, client, key)
+	if err == nil {
+		_, err = h.cfg.Catalog.Put(e)
+	}
+	return err
+}
+
+// fetch starts a sandbox that is met as client says and reads its lists.
+func (h *Hub) fetch(ctx context.Context, srv *Server, client sandbox.Client, key catalog.Key) (*catalog.Entry, error) {
 	session := catalogSession + NewID()
 	defer h.cfg.Sandboxes.EndSession("", session)
 	lease, err := h.cfg.Sandboxes.Acquire(ctx, sandbox.Demand{
-		Session: session, Spec: srv.Spec, Cause: trace.Catalog, Handler: reader{h},
-		Client: sandbox.Client{Version: Latest, Capabilities: caps, Info: h.clientInfo()},
+		Session: session, Spec: srv.Spec, Cause: trace.Catalog, Handler: reader{h}, Client: client,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer lease.Release()
-	client := sandbox.Client{Capabilities: caps, Info: h.clientInfo()}
 	var caller catalog.Caller = lease.Conn()
 	eras := catalog.Legacy
 	if lease.Modern() {
@@ -212,14 +229,13 @@ func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
 	}
 	e, err := catalog.Fetch(ctx, caller, key, lease.Init(), catalog.Bounds{})
 	if err != nil {
-		return lease.Explain(err)
+		return nil, lease.Explain(err)
 	}
-	if eras == catalog.Legacy && speaksModern(ctx, lease.Conn(), client) {
+	if eras == catalog.Legacy && !srv.remote() && speaksModern(ctx, lease.Conn(), client) {
 		eras = catalog.Both
 	}
 	e.Eras = eras
-	_, err = h.cfg.Catalog.Put(e)
-	return err
+	return e, nil
 }
 
 func (h *Hub) clientInfo() []byte {
@@ -290,8 +306,9 @@ func (h *Hub) failedSince(key catalog.Key) (time.Duration, bool) {
 
 // relist reads the lists of a server again, through the sandbox that said they
 // have changed, and stores them for its tenant, as the sandbox's client sees
-// them. What is announced while it reads makes it read once more.
-func (h *Hub) relist(c *wire.Conn, srv *Server, tenant string, client sandbox.Client) {
+// them. What is announced while it reads makes it read once more. Then it calls
+// read with whether anything changed.
+func (h *Hub) relist(c *wire.Conn, srv *Server, tenant string, client sandbox.Client, read func(changed bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, running := h.refetch[c]; running {
@@ -306,8 +323,9 @@ func (h *Hub) relist(c *wire.Conn, srv *Server, tenant string, client sandbox.Cl
 	key.Tenant = tenant
 	key.Fingerprint = catalog.Fingerprint(client.Capabilities)
 	h.work.Go(func() {
+		changed := false
 		for more := true; more; {
-			h.reread(c, key, client)
+			changed = h.reread(c, key, client) || changed
 			h.mu.Lock()
 			if more = h.refetch[c]; more {
 				h.refetch[c] = false
@@ -316,15 +334,18 @@ func (h *Hub) relist(c *wire.Conn, srv *Server, tenant string, client sandbox.Cl
 			}
 			h.mu.Unlock()
 		}
+		if h.life.Err() == nil {
+			read(changed)
+		}
 	})
 }
 
-func (h *Hub) reread(c *wire.Conn, key catalog.Key, client sandbox.Client) {
+func (h *Hub) reread(c *wire.Conn, key catalog.Key, client sandbox.Client) (changed bool) {
 	ctx, cancel := context.WithTimeout(h.life, fillGrace)
 	defer cancel()
 	old, _ := h.cfg.Catalog.Lookup(key)
 	if old == nil {
-		return // it is being read for the first time, by who saw the change already
+		return false // it is being read for the first time, by who saw the change already
 	}
 	var caller catalog.Caller = c
 	if old.Eras != catalog.Legacy { // it may have been met in the modern era
@@ -333,9 +354,20 @@ func (h *Hub) reread(c *wire.Conn, key catalog.Key, client sandbox.Client) {
 	e, err := catalog.Fetch(ctx, caller, key, old.Init, catalog.Bounds{})
 	if err == nil {
 		e.Eras = old.Eras
+		changed = !sameLists(old, e)
 		_, err = h.cfg.Catalog.Put(e)
 	}
 	if err != nil && c.Err() == nil && h.life.Err() == nil {
 		h.cfg.Log.Warn("catalogue: lists that have changed were not read", "server", key.Server, "err", err)
 	}
+	return changed
+}
+
+func sameLists(a, b *catalog.Entry) bool {
+	for list := range changes {
+		if !slices.EqualFunc(a.List(list), b.List(list), func(x, y catalog.Item) bool { return bytes.Equal(x.Raw, y.Raw) }) {
+			return false
+		}
+	}
+	return true
 }

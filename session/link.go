@@ -17,7 +17,12 @@ type link struct {
 func (l *link) Notified(c *wire.Conn, m wire.Message) {
 	switch {
 	case strings.HasSuffix(m.Method, "/list_changed"):
-		l.s.hub.relist(c, l.server, l.s.tenant, sandbox.Client{Capabilities: l.s.caps, Info: l.s.info})
+		saw := l.s.saw(m.Method)
+		l.s.hub.relist(c, l.server, l.s.tenant, sandbox.Client{Capabilities: l.s.caps, Info: l.s.info}, func(changed bool) {
+			l.s.forwardChange(m.Method, changed, saw)
+		})
+	case m.Method == "notifications/subscriptions/acknowledged":
+		l.s.hub.acknowledged(c)
 	case m.Method == "notifications/cancelled":
 		l.s.withdraw(c, l.server.Name, m)
 	case m.Method == "notifications/resources/updated":
@@ -58,7 +63,9 @@ type sharedLink struct {
 func (l *sharedLink) Notified(c *wire.Conn, m wire.Message) {
 	switch {
 	case strings.HasSuffix(m.Method, "/list_changed"):
-		l.h.relist(c, l.server, l.tenant, sandbox.Client{Info: l.h.clientInfo()})
+		l.h.relist(c, l.server, l.tenant, sandbox.Client{Info: l.h.clientInfo()}, func(bool) {})
+	case m.Method == "notifications/subscriptions/acknowledged":
+		l.h.acknowledged(c)
 	case m.Method == "notifications/resources/updated":
 		uri := wire.Str(m.Params, "uri")
 		for _, s := range l.h.each(func(s *Session) bool { return l.mine(s) && s.subscribedTo(l.server.Name, uri) }) {

@@ -232,6 +232,30 @@ var changes = map[string]string{
 	"resources/templates/list": "notifications/resources/list_changed",
 }
 
+// forwardChange passes on that a server announced a change of its lists, to a client
+// that would not hear of it otherwise: changed says whether the lists that are
+// stored are others now, which who has seen them was told.
+func (s *Session) forwardChange(method string, changed, saw bool) {
+	if changed && saw {
+		return
+	}
+	if err := s.background.Send(wire.NotificationParts(method, nil)...); err != nil {
+		s.hub.cfg.Log.Debug("notification not delivered", "session", s.id, "method", method, "err", err)
+	}
+}
+
+// saw reports whether the client has read a list that method tells a change of.
+func (s *Session) saw(method string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for list := range s.seen {
+		if changes[list] == method {
+			return true
+		}
+	}
+	return false
+}
+
 // listsChanged tells the client, once, which of the lists that it has seen are
 // others now.
 func (s *Session) listsChanged() {
@@ -558,7 +582,7 @@ func owner(srv *Server, tenant string) string {
 func (s *Session) greet(ctx context.Context, srv *Server, lease *sandbox.Lease, stream wire.Sender) error {
 	c := lease.Conn()
 	if lease.Modern() {
-		s.hub.follow(c, sandbox.Client{Capabilities: s.caps, Info: s.info})
+		s.hub.follow(ctx, c, sandbox.Client{Capabilities: s.caps, Info: s.info})
 	}
 	if srv.Spec.Scope != config.PerSession { // others use it too
 		return nil

@@ -137,3 +137,12 @@ func (h *Hub) Entries() []*catalog.Entry {
 	}
 	return slices.DeleteFunc(h.cfg.Catalog.Entries(), func(e *catalog.Entry) bool { return hashes[e.Key.Server] != e.Key.Hash })
 }
+
+// Schema returns the input schema of a tool as the client knows it, or nil.
+func (s *Session) Schema(tool string) []byte {
+	_, _, raw, ok := s.view().Tool(tool)
+	if !ok {
+		return nil
+	}
+	return wire.Get(raw, "inputSchema")
+}

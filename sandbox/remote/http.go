@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/specbox/specbox/internal/sse"
+	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/wire"
 )
 
@@ -30,7 +31,9 @@ const (
 type sending struct {
 	m      wire.Message
 	modern string // the revision that the message says it is of, if that has no sessions
-	ctx    context.Context
+	// arguments stand in headers too: name -> value
+	arguments map[string]string
+	ctx       context.Context
 
 	begin sync.Once
 	begun chan struct{} // closed when the message was written, or will not be
@@ -67,6 +70,7 @@ func (i *instance) post(raw []byte) error {
 	}
 	ctx, cancel := context.WithCancel(i.ctx)
 	s := &sending{m: m, modern: modernVersion(m), ctx: ctx, begun: make(chan struct{}), done: make(chan struct{})}
+	s.takeHeaders()
 	id := string(m.ID)
 	if m.Method == "notifications/cancelled" && i.hangUp(string(wire.Get(m.Params, "requestId"))) {
 		cancel()
@@ -144,11 +148,19 @@ func modernVersion(m wire.Message) string {
 	return ""
 }
 
-// nameHeaders says in headers what a message of the modern era says in its body.
+// nameHeaders says in headers what a message says in its body. The legacy era
+// does not ask for it, and does not mind.
 func (s *sending) nameHeaders(h http.Header) {
-	h.Del("Mcp-Session-Id")
-	h.Set("Mcp-Protocol-Version", s.modern)
-	h.Set("Mcp-Method", s.m.Method)
+	if s.m.Method != "" {
+		h.Set("Mcp-Method", s.m.Method)
+	}
+	if s.modern != "" {
+		h.Del("Mcp-Session-Id")
+		h.Set("Mcp-Protocol-Version", s.modern)
+	}
+	for name, value := range s.arguments {
+		h.Set("Mcp-Param-"+name, headerText(value))
+	}
 	name := ""
 	switch s.m.Method {
 	case "tools/call", "prompts/get":
@@ -156,13 +168,43 @@ func (s *sending) nameHeaders(h http.Header) {
 	case "resources/read":
 		name = wire.Str(s.m.Params, "uri")
 	}
-	if name == "" {
+	if name != "" {
+		h.Set("Mcp-Name", headerText(name))
+	}
+}
+
+// headerText encodes what a header cannot hold as it is.
+func headerText(s string) string {
+	plain := !strings.ContainsFunc(s, func(r rune) bool { return (r < 0x20 && r != '\t') || r > 0x7e })
+	if plain && strings.TrimSpace(s) == s && !strings.HasPrefix(s, "=?base64?") {
+		return s
+	}
+	return "=?base64?" + base64.StdEncoding.EncodeToString([]byte(s)) + "?="
+}
+
+// takeHeaders takes out of a message which headers its arguments stand in.
+func (s *sending) takeHeaders() {
+	headers := wire.Get(s.m.Params, "_meta", sandbox.MetaHeaders)
+	if headers == nil {
 		return
 	}
-	if strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r > 0x7e }) || strings.TrimSpace(name) != name || strings.HasPrefix(name, "=?base64?") {
-		name = "=?base64?" + base64.StdEncoding.EncodeToString([]byte(name)) + "?="
-	}
-	h.Set("Mcp-Name", name)
+	s.arguments = map[string]string{}
+	_ = wire.Members(headers, func(name string, value []byte) bool {
+		text := string(value)
+		if len(value) > 1 && value[0] == '"' {
+			text = wire.Str(headers, name)
+		}
+		s.arguments[name] = text
+		return true
+	})
+	meta := []byte("{}")
+	_ = wire.Members(wire.Get(s.m.Params, "_meta"), func(key string, value []byte) bool {
+		if key != sandbox.MetaHeaders {
+			meta = wire.Set(meta, value, key)
+		}
+		return true
+	})
+	s.m.Raw = wire.Replace(s.m.Raw, meta, "params", "_meta")
 }
 
 // send sends a message and delivers what is answered.
@@ -214,9 +256,7 @@ func (i *instance) exchange(s *sending, to *url.URL) (*http.Response, error) {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
-	if s.modern != "" {
-		s.nameHeaders(r.Header)
-	}
+	s.nameHeaders(r.Header)
 	res, err := i.client.Do(r)
 	if err != nil {
 		return nil, i.fault(err)
