@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/specbox/specbox/trace"
@@ -36,7 +37,10 @@ type conversation struct {
 	newest    *flight   // requests under way, newest first
 	calls     int
 	backlog   queue     // what belongs to no request, on HTTP
-	streams   []*stream // oldest first
+	streams   []*reader // that belong to no request; oldest first
+
+	primes atomic.Bool // the client understands events without data
+	replay replay
 }
 
 // A flight is a request under way.
@@ -44,12 +48,6 @@ type flight struct {
 	id           []byte
 	cancel       context.CancelCauseFunc // nil if it may not be cancelled
 	newer, older *flight
-}
-
-// A stream is a GET that listens.
-type stream struct {
-	wake chan struct{} // of size one
-	stop chan struct{} // closed when it is to end
 }
 
 // converse opens a session of the legacy era and registers it. The name of a
@@ -80,6 +78,8 @@ func (g *Gateway) conversation(o Opening, key string) *conversation {
 	}
 	c := &conversation{g: g, o: o, key: key, opened: time.Now(), seen: time.Now(), client: clientName(o.Params), ready: make(chan struct{})}
 	c.backlog = queue{limits: &g.cfg.Limits, dropped: &g.dropped}
+	c.replay.limits = &g.cfg.Limits
+	c.replay.fall = func(data []byte) { _ = c.send(data) } // it is bounded, and the session may have ended
 	c.life, c.end = context.WithCancelCause(g.life)
 	return c
 }
@@ -254,8 +254,9 @@ func (c *conversation) closeIf(why string, may func() bool) bool {
 	c.g.forget(c)
 	c.end(ErrEnded)
 	for _, s := range streams {
-		close(s.stop)
+		s.end()
 	}
+	c.replay.close()
 	if far != nil {
 		far.Close()
 	}
@@ -288,6 +289,7 @@ func (c *conversation) agree(r wire.Reply) {
 func (c *conversation) announce(version string) {
 	c.mu.Lock()
 	c.version = version
+	c.primes.Store(version == primed)
 	c.agreed = !c.closed
 	agreed := c.agreed
 	c.mu.Unlock()
@@ -295,6 +297,12 @@ func (c *conversation) announce(version string) {
 		c.g.cfg.Recorder.Record(trace.Event{Time: time.Now(), Kind: trace.SessionOpen, Tenant: c.o.Tenant, Session: c.o.Session, Server: c.o.Server, Detail: c.client})
 		c.g.cfg.Log.Debug("session opened", "session", c.o.Session, "tenant", c.o.Tenant, "server", c.o.Server, "client", c.client, "version", version)
 	}
+}
+
+func (c *conversation) isAgreed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.agreed
 }
 
 // allowsBatches reports whether the client may send arrays.
@@ -312,7 +320,7 @@ func (c *conversation) info() (info SessionInfo, streams, queued int) {
 	if info.Connected {
 		info.LastSeen = time.Now()
 	}
-	return info, len(c.streams), len(c.backlog.items)
+	return info, len(c.streams), len(c.backlog.items) + c.replay.waiting()
 }
 
 // call has the far side answer a request. It returns false if the client
@@ -449,22 +457,27 @@ func (c *conversation) send(data []byte) error {
 }
 
 // listener returns the newest stream, or nil. The caller holds the lock.
-func (c *conversation) listener() *stream {
+func (c *conversation) listener() *reader {
 	if len(c.streams) == 0 {
 		return nil
 	}
 	return c.streams[len(c.streams)-1]
 }
 
-// listen adds a stream.
-func (c *conversation) listen() *stream {
-	s := &stream{wake: make(chan struct{}, 1), stop: make(chan struct{})}
+// listen adds a stream. If it is a new one, what others could not deliver is for
+// it.
+func (c *conversation) listen(s *reader, fresh bool) {
+	var undelivered []item
+	if fresh {
+		undelivered = c.replay.unsaid()
+	}
 	c.mu.Lock()
-	var oldest *stream
+	var oldest *reader
 	switch {
 	case c.closed:
 		oldest = s
 	default:
+		c.backlog.unget(undelivered)
 		c.streams = append(c.streams, s)
 		if len(c.streams) > c.g.cfg.Limits.Streams {
 			oldest = c.streams[0]
@@ -473,37 +486,49 @@ func (c *conversation) listen() *stream {
 	}
 	c.mu.Unlock()
 	if oldest != nil {
-		close(oldest.stop)
+		oldest.end()
 	}
 	wake(s.wake)
-	return s
 }
 
-// unlisten removes a stream and puts back what it could not deliver.
-func (c *conversation) unlisten(s *stream, undelivered []item) {
+// unlisten removes a stream. What it could not deliver waits for its client to
+// come back, or goes to another stream.
+func (c *conversation) unlisten(s *reader, tr *track, rest []item) {
 	c.mu.Lock()
-	for i, other := range c.streams {
-		if other == s {
-			c.streams = append(c.streams[:i:i], c.streams[i+1:]...)
-			break
-		}
+	if i := slices.Index(c.streams, s); i >= 0 {
+		c.streams = slices.Delete(c.streams, i, i+1)
 	}
+	next := c.listener()
+	c.mu.Unlock()
+	undelivered := tr.leave(s, rest)
+	if next != nil {
+		undelivered = append(c.replay.unsaid(), undelivered...)
+	}
+	undelivered = slices.DeleteFunc(undelivered, func(it item) bool { return it.kind == reply })
+	c.mu.Lock()
 	if !c.closed {
 		c.backlog.unget(undelivered)
 	}
-	next := c.listener()
 	c.mu.Unlock()
 	if next != nil {
 		wake(next.wake)
 	}
 }
 
-// take returns what waits for the stream s.
-func (c *conversation) take(s *stream) []item {
+// take returns what waits for the stream s, which carries tr.
+func (c *conversation) take(s *reader, tr *track) []item {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.listener() != s {
+		c.mu.Unlock()
 		return nil
 	}
-	return c.backlog.take()
+	items := c.backlog.take()
+	c.mu.Unlock()
+	if len(items) > 0 && !tr.say(s, items) { // its client came back elsewhere
+		c.mu.Lock()
+		c.backlog.unget(items)
+		c.mu.Unlock()
+		return nil
+	}
+	return items
 }

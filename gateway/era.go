@@ -27,6 +27,7 @@ var served = append([]string{wire.Modern}, revisions...)
 // The revisions that something depends on.
 const (
 	batches     = "2025-03-26" // the only one in which a client may send arrays
+	primed      = "2025-11-25" // the first in which an event may have no data
 	firstModern = "2026"
 )
 

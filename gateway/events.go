@@ -9,15 +9,19 @@ import (
 
 // events writes server-sent events.
 type events struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController // nil if what is written is too small to block
+	w     http.ResponseWriter
+	rc    *http.ResponseController // nil if what is written is too small to block
+	track int                      // names the stream in ids; 0 for no ids
+	retry bool                     // the client was told when to come back
 }
 
-func eventsOn(w http.ResponseWriter) events { return events{w, http.NewResponseController(w)} }
+func eventsOn(w http.ResponseWriter) *events {
+	return &events{w: w, rc: http.NewResponseController(w)}
+}
 
 // newEvents begins an event stream. Its headers go out at once; with sign, a
 // comment too.
-func newEvents(w http.ResponseWriter, sign bool) events {
+func newEvents(w http.ResponseWriter, sign bool) *events {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
@@ -32,27 +36,38 @@ func newEvents(w http.ResponseWriter, sign bool) events {
 	return e
 }
 
+// prime tells a client the name of the stream before there is anything to say,
+// by an event without data, and reports whether it could.
+func (e *events) prime(track int) bool {
+	b := appendEventID([]byte("id: "), track, 0)
+	b = append(append(append(b, '\n'), retry...), "data: \n\n"...)
+	e.extend()
+	e.retry = e.raw(b) == nil && e.flush() == nil
+	return e.retry
+}
+
 // pump writes what take returns each time that wake is ready, and signs of life
-// in between, until stop is closed: then it writes the last and returns true. If
-// the client is gone it returns what it could not write and false.
-func (e events) pump(gone, stop, wake <-chan struct{}, take func() []item) (rest []item, ok bool) {
+// in between, until take says that it was the last: then it returns true. If the
+// client is gone, or stop is closed, it returns what it could not write and
+// false.
+func (e *events) pump(gone <-chan struct{}, rd *reader, take func() ([]item, bool)) (rest []item, ok bool) {
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
-	for last := false; !last; {
+	for {
 		var err error
 		select {
 		case <-gone:
 			return nil, false
-		case <-stop:
-			last = true
-		case <-wake:
+		case <-rd.stop:
+			return nil, false
+		case <-rd.wake:
 		case <-tick.C:
 			e.extend()
 			err = e.raw([]byte(": keep-alive\n\n"))
 		}
-		items := take()
+		items, last := take()
 		for i := 0; i < len(items) && err == nil; i++ {
-			if err = e.event(items[i].data); err != nil {
+			if err = e.item(&items[i]); err != nil {
 				items = items[i:]
 			}
 		}
@@ -62,21 +77,44 @@ func (e events) pump(gone, stop, wake <-chan struct{}, take func() []item) (rest
 		if err != nil {
 			return items, false
 		}
+		if last {
+			return nil, true
+		}
 	}
-	return nil, true
+}
+
+func (e *events) item(it *item) error {
+	if it.kind == reply {
+		parts := it.answer.parts()
+		return e.event(it.seq, parts[:]...)
+	}
+	return e.event(it.seq, it.data)
 }
 
 var (
-	eventHead = []byte("event: message\ndata: ")
+	eventHead = []byte("event: message\n")
+	eventData = []byte("data: ")
 	eventLine = []byte("\ndata: ")
 	eventTail = []byte("\n\n")
+
+	// retry is how long a client should wait before it comes back.
+	retry = []byte("retry: 500\n")
 )
 
 // event writes one message. Line ends inside, which JSON allows between its
 // tokens, begin new data lines.
-func (e events) event(parts ...[]byte) error {
+func (e *events) event(seq int, parts ...[]byte) error {
+	var room [128]byte
+	head := append(room[:0], eventHead...)
+	if e.track > 0 {
+		head = append(appendEventID(append(head, "id: "...), e.track, seq), '\n')
+		if !e.retry {
+			head = append(head, retry...)
+			e.retry = true
+		}
+	}
 	e.extend()
-	err := e.raw(eventHead)
+	err := e.raw(append(head, eventData...))
 	for _, p := range parts {
 		feed, ret := bytes.IndexByte(p, '\n'), bytes.IndexByte(p, '\r')
 		for err == nil && (feed >= 0 || ret >= 0) {
@@ -108,7 +146,7 @@ func following(p []byte, i int, c byte) int {
 }
 
 // raw writes p, and gives up on a client that does not read.
-func (e events) raw(p []byte) error {
+func (e *events) raw(p []byte) error {
 	for len(p) > chunk {
 		e.extend()
 		if _, err := e.w.Write(p[:chunk]); err != nil {
@@ -121,7 +159,7 @@ func (e events) raw(p []byte) error {
 	return err
 }
 
-func (e events) flush() error {
+func (e *events) flush() error {
 	e.extend()
 	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -131,7 +169,7 @@ func (e events) flush() error {
 
 // extend gives the client time to read. A writer without deadlines has no client
 // that could stall. The HTTP server takes the deadline back after the response.
-func (e events) extend() {
+func (e *events) extend() {
 	if e.rc != nil {
 		_ = e.rc.SetWriteDeadline(time.Now().Add(stall))
 	}

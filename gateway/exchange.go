@@ -15,6 +15,9 @@ const (
 	// keepAlive is the time between signs of life on a quiet event stream:
 	// clients and proxies give up on what is quiet for 30 s or more.
 	keepAlive = 15 * time.Second
+	// prompt is after how long a client is told how to come back to a call: one
+	// that takes longer is worth the event stream.
+	prompt = time.Second
 	// stall is how long a client may take to read a chunk before it counts as
 	// dead.
 	stall = time.Minute
@@ -62,10 +65,9 @@ type exchange struct {
 
 	mu      sync.Mutex
 	phase   phase
-	gone    bool  // the client left
-	queue   queue // of the event stream
-	wake    chan struct{}
-	stop    chan struct{} // closed when the reply is there
+	gone    bool // the client left
+	rd      *reader
+	tr      *track        // of the event stream
 	stopped chan struct{} // closed when the stream's goroutine is done with w
 	timer   *time.Timer
 }
@@ -92,7 +94,11 @@ func (x *exchange) start() bool {
 func (x *exchange) arm() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.timer = time.AfterFunc(keepAlive, x.tick)
+	wait := keepAlive
+	if x.sse && x.primes() {
+		wait = prompt
+	}
+	x.timer = time.AfterFunc(wait, x.tick)
 }
 
 // tick is called while nothing was sent. It shows the client that its request
@@ -106,115 +112,104 @@ func (x *exchange) tick() {
 		x.gone = true
 		x.c.left()
 	case x.sse:
-		x.stream(true)
+		x.stream(true, true)
 	default: // a client that accepts only JSON has to wait in silence
 		x.timer.Reset(keepAlive)
 	}
 }
 
+// primes reports whether the client understands an event without data.
+func (x *exchange) primes() bool { return x.era == legacy && x.c.primes.Load() }
+
 // Send queues what belongs to the request: for its own stream or, where there is
 // none, for those of the session, if it has any.
 func (x *exchange) Send(parts ...[]byte) error {
-	x.mu.Lock()
-	if !x.sse || x.gone || x.phase == over {
-		x.mu.Unlock()
-		if x.era == modern {
-			return errUnheard
-		}
-		return x.c.send(bytes.Join(parts, nil))
-	}
 	data := bytes.Join(parts, nil)
-	if x.phase == silent {
-		x.stream(false)
+	x.mu.Lock()
+	if x.sse && !x.gone && x.phase == silent {
+		x.stream(false, true)
 	}
-	err := x.queue.put(data)
+	tr := x.tr
 	x.mu.Unlock()
-	wake(x.wake)
-	return err
+	if tr != nil {
+		if ok, err := tr.put(data); ok {
+			return err
+		}
+	}
+	if x.era == modern {
+		return errUnheard
+	}
+	return x.c.send(data)
 }
 
-// stream begins the event stream. The caller holds the lock.
-func (x *exchange) stream(sign bool) {
+// stream begins the event stream; early says that the answer is still to come. The
+// caller holds the lock.
+func (x *exchange) stream(sign, early bool) {
 	x.phase = streaming
-	x.queue = queue{limits: &x.g.cfg.Limits, dropped: &x.g.dropped}
-	x.wake = make(chan struct{}, 1)
-	x.stop = make(chan struct{})
+	x.rd = newReader()
+	q := queue{limits: &x.g.cfg.Limits, dropped: &x.g.dropped}
+	if x.era == legacy && x.c.isAgreed() {
+		x.tr = x.c.replay.begin(x.rd, q, false)
+	} else {
+		x.tr = passing(x.rd, q)
+	}
 	x.stopped = make(chan struct{})
+	primes := early && x.tr.n > 0 && x.primes()
 	go func() {
 		defer close(x.stopped)
-		rest, ok := newEvents(x.w, sign).pump(x.r.Context().Done(), x.stop, x.wake, x.take)
+		e := newEvents(x.w, sign && !primes)
+		e.track = x.tr.n
+		if primes && e.prime(e.track) {
+			x.tr.prime()
+		}
+		rest, ok := e.pump(x.r.Context().Done(), x.rd, func() ([]item, bool) { return x.tr.take(x.rd) })
+		unsaid := x.tr.leave(x.rd, rest)
 		if !ok {
-			x.leave(rest)
+			x.leave()
+		}
+		if x.era == legacy { // a modern client gave the request up
+			x.c.replay.let(unsaid)
 		}
 	}()
 }
 
-func (x *exchange) take() []item {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.queue.take()
-}
-
-// leave notes that the client left. What it was not told is left for the streams
-// of its session: it may have lost one connection only.
-func (x *exchange) leave(rest []item) {
+// leave notes that the client left. It may have lost one connection only.
+func (x *exchange) leave() {
 	x.mu.Lock()
 	x.gone = true
-	rest = append(rest, x.queue.take()...)
 	x.mu.Unlock()
 	x.c.left()
-	if x.era == modern { // it gave the request up
-		return
-	}
-	for _, it := range rest {
-		_ = x.c.send(it.data) // it is bounded, and the session may have ended
-	}
 }
 
 // finish sends the answers and ends the exchange. There are none if the client
 // cancelled what it asked. As a batch they are sent as an array.
 func (x *exchange) finish(batch bool, answers ...answer) {
 	x.timer.Stop()
-	x.mu.Lock()
-	was := x.phase
-	x.phase = over
-	x.mu.Unlock()
-	if was == streaming {
-		close(x.stop)
-		<-x.stopped
-	}
-	if !x.gone { // nothing changes it any more
-		x.write(was == streaming, batch, answers)
-		x.c.left()
-	}
-	x.g.work.Done()
-}
-
-func (x *exchange) write(streaming, batch bool, answers []answer) {
 	status := http.StatusOK
 	if x.era == modern && len(answers) == 1 && answers[0].Error != nil {
 		status = statusOf(codeOf(answers[0].Error))
 	}
+	x.mu.Lock()
+	if x.phase == silent && !x.gone && status == http.StatusOK && x.sse && (!x.json || len(answers) == 0) {
+		x.stream(false, false)
+	}
+	was := x.phase
+	x.phase = over
+	x.mu.Unlock()
 	switch {
-	case !streaming && status != http.StatusOK:
-		writeJSON(x.w, status, batch, answers)
-	case streaming || (x.sse && (!x.json || len(answers) == 0)):
-		e := eventsOn(x.w)
-		if !streaming {
-			e = newEvents(x.w, false)
-		}
-		for _, a := range answers {
-			parts := a.parts()
-			if e.event(parts[:]...) != nil {
-				return // the client left, which is its right
-			}
-		}
-		_ = e.flush() // as above
+	case was == streaming:
+		x.tr.finish(answers)
+		<-x.stopped
+	case x.gone: // nothing changes it any more, here and below
 	case len(answers) == 0:
 		x.w.WriteHeader(http.StatusAccepted)
 	default:
 		writeJSON(x.w, status, batch, answers)
 	}
+	if !x.gone {
+		x.c.left()
+	}
+	x.g.work.Done()
 }
 
 var separators = [2]string{"[", ","}
@@ -231,7 +226,7 @@ func writeJSON(w http.ResponseWriter, status int, batch bool, answers []answer) 
 	}
 	h := w.Header()
 	h["Content-Type"] = jsonType
-	e := events{w: w}
+	e := &events{w: w}
 	if size > buffered {
 		if !batch {
 			h["Content-Length"] = []string{strconv.Itoa(size - 2)}

@@ -183,6 +183,16 @@ func (f *far) tool(ctx context.Context, m wire.Message, stream wire.Sender) wire
 			f.ended <- context.Cause(ctx)
 			return wire.Reply{}
 		}
+	case "late": // asks the client after three seconds
+		time.Sleep(3 * time.Second)
+		r, err := f.ask(ctx, stream, "roots/list", nil)
+		if err != nil {
+			return wire.Fail(wire.CodeServer, "%v", err)
+		}
+		return text(string(r.Result))
+	case "later": // a result of n bytes after three seconds
+		time.Sleep(3 * time.Second)
+		return wire.Reply{Result: big(n)}
 	case "stubborn": // does not care for its context
 		time.Sleep(time.Duration(n) * time.Millisecond)
 		return text("at last")

@@ -123,6 +123,8 @@ type Limits struct {
 	Streams    int           // event streams (GET) of one session: 8. Beyond it the oldest is closed
 	QueueCount int           // messages that wait for one client: 1024
 	QueueBytes int           // bytes of messages that wait for one client: 1 MiB. One larger message may wait alone
+	Replay     int           // bytes of events of one session that are kept for a client that lost a connection: 1 MiB. An answer that it missed may be larger
+	ReplayAge  time.Duration // how long they are kept, from when the connection was lost: 2 min
 }
 
 func (l *Limits) setDefaults() {
@@ -133,10 +135,12 @@ func (l *Limits) setDefaults() {
 	l.Streams = cmp.Or(l.Streams, 8)
 	l.QueueCount = cmp.Or(l.QueueCount, 1024)
 	l.QueueBytes = cmp.Or(l.QueueBytes, 1<<20)
+	l.Replay = cmp.Or(l.Replay, 1<<20)
+	l.ReplayAge = cmp.Or(l.ReplayAge, 2*time.Minute)
 }
 
 func (l *Limits) check() error {
-	if l.Body < 0 || l.Sessions < 0 || l.Idle < 0 || l.Calls < 0 || l.Streams < 0 || l.QueueCount < 0 || l.QueueBytes < 0 {
+	if l.Body < 0 || l.Sessions < 0 || l.Idle < 0 || l.Calls < 0 || l.Streams < 0 || l.QueueCount < 0 || l.QueueBytes < 0 || l.Replay < 0 || l.ReplayAge < 0 {
 		return errors.New("gateway: a limit is negative; give a positive number, or 0 for the default")
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 const (
 	sessionHeader = "Mcp-Session-Id"
 	versionHeader = "Mcp-Protocol-Version"
+	eventHeader   = "Last-Event-Id"
 )
 
 // codeNoSession is the error code for a session that is not there, as the
@@ -383,10 +384,47 @@ func (g *Gateway) get(w http.ResponseWriter, r *http.Request, p place) {
 	}
 	defer g.work.Done()
 	defer c.left()
-	s := c.listen()
+	c.serve(w, r)
+}
+
+// serve says on one connection what belongs to no request, or, where the client
+// names the last event that it heard, goes on with the stream of that.
+func (c *conversation) serve(w http.ResponseWriter, r *http.Request) {
+	rd := newReader()
+	var tr *track
+	var again []item
+	ids, resumed := r.Header[eventHeader]
+	if resumed {
+		var ok bool
+		if tr, again, ok = c.replay.resume(ids[0], rd); !ok {
+			c.g.refuse(w, faultf(http.StatusBadRequest, nil, wire.CodeInvalidRequest, "there is no event %.50q of this session, or what followed it is not kept any more; open a stream without %s", ids[0], eventHeader))
+			return
+		}
+	} else {
+		tr = c.replay.begin(rd, queue{}, true)
+	}
 	e := newEvents(w, true)
-	rest, _ := e.pump(r.Context().Done(), s.stop, s.wake, func() []item { return c.take(s) })
-	c.unlisten(s, rest)
+	e.track = tr.n
+	if !resumed && tr.n > 0 && c.primes.Load() && e.prime(tr.n) {
+		tr.prime()
+	}
+	take := func() ([]item, bool) { return tr.take(rd) }
+	if tr.get {
+		c.listen(rd, !resumed)
+		take = func() ([]item, bool) { return c.take(rd, tr), false }
+	}
+	rest, _ := e.pump(r.Context().Done(), rd, func() ([]item, bool) {
+		items, last := take()
+		if again != nil {
+			items, again = append(again, items...), nil
+		}
+		return items, last
+	})
+	if tr.get {
+		c.unlisten(rd, tr, rest)
+	} else {
+		c.replay.let(tr.leave(rd, rest))
+	}
 }
 
 func (g *Gateway) delete(w http.ResponseWriter, r *http.Request, p place) {

@@ -291,8 +291,8 @@ func messages(body []byte) []string {
 				data = append(data, d)
 			}
 		}
-		if data != nil {
-			out = append(out, strings.Join(data, "\n"))
+		if text := strings.Join(data, "\n"); text != "" { // what has no text only brings an id
+			out = append(out, text)
 		}
 	}
 	return out
@@ -366,8 +366,14 @@ func TestKeepAliveWhileACallWaits(t *testing.T) {
 		g, _ := newGateway(t, &server{}, nil)
 		c := newClient(t, g).initialize("2025-11-25")
 		w := c.post(call("1", "wait", `{"n":47000}`))
-		want := ": working\n\n: keep-alive\n\n: keep-alive\n\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"waited\"}]}}\n\n"
+		const reply = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"waited\"}]}}\n\n"
+		want := "id: 1-0\nretry: 500\ndata: \n\n: keep-alive\n\n: keep-alive\n\n: keep-alive\n\nevent: message\nid: 1-1\n" + reply
 		if w.Body.String() != want {
+			t.Errorf("got %q, want %q", w.Body, want)
+		}
+		old := newClient(t, g).initialize("2025-06-18")
+		want = ": working\n\n: keep-alive\n\n: keep-alive\n\nevent: message\nid: 1-1\nretry: 500\n" + reply
+		if w := old.post(call("1", "wait", `{"n":47000}`)); w.Body.String() != want {
 			t.Errorf("got %q, want %q", w.Body, want)
 		}
 		c.accept = "application/json"
@@ -412,7 +418,7 @@ func TestCancelledRequests(t *testing.T) {
 				if len(causes) != 1 || !errors.As(causes[0], &cancelled) || string(cancelled.Reason) != `"bo\u0072ed"` {
 					t.Errorf("causes: %v", causes)
 				}
-				if w.Body.Len() != 0 || test.accept == "application/json" && w.Code != 202 || strings.Contains(test.accept, "event") && w.Header().Get("Content-Type") != "text/event-stream" {
+				if len(messages(w.Body.Bytes())) != 0 || test.accept == "application/json" && w.Code != 202 || strings.Contains(test.accept, "event") && w.Header().Get("Content-Type") != "text/event-stream" {
 					t.Errorf("answered %d %v %q", w.Code, w.Header(), w.Body)
 				}
 			})
@@ -449,7 +455,7 @@ func TestOneIDForEverything(t *testing.T) {
 		// A cancellation means the newest.
 		bodies := [2]chan string{make(chan string), make(chan string)}
 		for _, body := range bodies {
-			go func() { body <- a.post(call("1", "wait", `{"n":1000}`)).Body.String() }()
+			go func() { body <- a.post(call("1", "wait", `{"n":999}`)).Body.String() }()
 			synctest.Wait()
 		}
 		a.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)

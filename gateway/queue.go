@@ -24,6 +24,14 @@ type item struct {
 	kind   itemKind
 	data   []byte
 	answer answer // instead of data, of a reply
+	seq    int    // of the event that carried it; 0 if none did
+}
+
+func (it *item) size() int {
+	if it.kind == reply {
+		return len(it.answer.Result) + len(it.answer.Error)
+	}
+	return len(it.data)
 }
 
 type itemKind uint8
