@@ -415,3 +415,58 @@ servers:
 		t.Errorf("warnings %q", w)
 	}
 }
+
+// What came from a variable is shown nowhere, whatever goes wrong with it.
+func TestVariablesAreShownNowhere(t *testing.T) {
+	const secret = "value-of-a-variable"
+	t.Setenv("PRIVATE", secret)
+	state := filepath.Join(t.TempDir(), "state")
+	r := serve(t, state, `
+servers:
+  mount: {command: NASTY, mounts: ["/nowhere/${PRIVATE}"]}
+  dir: {command: NASTY, dir: "/nowhere/${PRIVATE}"}
+  path: {url: "http://127.0.0.1:1/${PRIVATE}/mcp"}
+  host: {url: "http://${PRIVATE}.invalid/mcp"}
+  says: {command: NASTY, args: [-exit, "3", -say, "I was given ${PRIVATE}"]}
+  lives: {command: NASTY, env: {GITHUB_PAT: "${PRIVATE}"}}
+`)
+	<-r.filled
+	s := r.connect("")
+	call(t, s, "lives__stderr", map[string]any{"text": "my key is " + secret})
+	call(t, s, "lives__print", map[string]any{"text": "my key is " + secret})
+	said := []string{call(t, s, "lives__crash", map[string]any{"say": "my key was " + secret, "status": 4})}
+	if !strings.Contains(said[0], "my key was ${PRIVATE}") {
+		t.Errorf("last words: %s", said[0])
+	}
+	door := r.Control()
+	rows, err := door.Catalog(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		said = append(said, row.Error)
+	}
+	for _, name := range []string{"says", "lives", "path"} {
+		if err := door.Logs(t.Context(), "", name, false, func(l control.Line) error { said = append(said, l.Text); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stop()
+	said = append(said, r.events.String())
+	err = filepath.WalkDir(state, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			var b []byte
+			b, err = os.ReadFile(path)
+			said = append(said, string(b))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range said {
+		if i := strings.Index(text, secret); i >= 0 {
+			t.Errorf("it is shown: …%s", text[max(0, i-100):i+len(secret)])
+		}
+	}
+}

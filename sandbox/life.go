@@ -27,7 +27,7 @@ func (m *Manager) live(ctx context.Context, b *box) {
 	begun := time.Now()
 	held := make(chan struct{})
 	m.work.Go(func() { m.holdSlot(b, held) })
-	err := m.start(ctx, b)
+	err := b.demand.Spec.RedactError(m.start(ctx, b))
 	close(held)
 	ready := false
 	var failure *StartError

@@ -159,32 +159,8 @@ type stderr struct {
 	tail    []string
 }
 
-// secretNames are parts of the names of variables that hold secrets.
-var secretNames = []string{"KEY", "TOKEN", "SECRET", "PASS", "PWD", "CRED", "AUTH", "COOKIE", "DSN", "DATABASE_URL"}
-
-// newStderr returns a writer that replaces the values of spec that look like
-// secrets: headers, and variables by their names.
 func newStderr(spec *Spec, line func(string)) *stderr {
-	const short = 6 // shorter values would blot out ordinary words
-	var pairs []string
-	hide := func(v string) {
-		if len(v) >= short {
-			pairs = append(pairs, v, "***")
-		}
-	}
-	for _, v := range spec.Headers {
-		hide(v)
-		if _, token, ok := strings.Cut(v, " "); ok { // "Bearer …"
-			hide(token)
-		}
-	}
-	for name, v := range spec.Env {
-		upper := strings.ToUpper(name)
-		if slices.ContainsFunc(secretNames, func(s string) bool { return strings.Contains(upper, s) }) {
-			hide(v)
-		}
-	}
-	return &stderr{line: line, secrets: strings.NewReplacer(pairs...)}
+	return &stderr{line: line, secrets: spec.redactor()}
 }
 
 // Write takes output in pieces of any size.

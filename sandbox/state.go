@@ -378,7 +378,7 @@ func (s *state) crashed(b *box, err error, now time.Time) {
 	s.failures[b.failKey()] = f
 	if f.crashes >= infantCrashes {
 		s.failed(b, f, &StartError{
-			Server: b.server, Err: fmt.Errorf("it dies right after its start: %w", err), Exit: b.exit, Stderr: b.stderr.last(),
+			Server: b.server, Err: b.demand.Spec.RedactError(fmt.Errorf("it dies right after its start: %w", err)), Exit: b.exit, Stderr: b.stderr.last(),
 		}, f.crashes-infantCrashes+1, now)
 	}
 }

@@ -37,7 +37,7 @@ func (i *instance) fault(err error) error {
 	if errors.As(err, &u) {
 		err = u.Err // its text has the whole URL
 	}
-	return &fault{text: i.where + ": " + describe(err), cause: err}
+	return &fault{text: i.spec.Redact(i.where + ": " + describe(err)), cause: err}
 }
 
 func describe(err error) string {
@@ -95,24 +95,10 @@ func (i *instance) refused(res *http.Response) *fault {
 		said = string(bytes.TrimSpace(body[:min(len(body), 200)]))
 	}
 	if said != "" {
-		said = ": " + i.hide(strings.ToValidUTF8(said, ""))
+		said = ": " + i.spec.Redact(strings.ToValidUTF8(said, ""))
 	}
 	f.text = fmt.Sprintf("%s: it answered %s%s%s", i.where, res.Status, said, advice)
 	return f
-}
-
-// hide takes the values of the spec's headers out of what a server says.
-func (i *instance) hide(s string) string {
-	const short = 6 // shorter values would blot out ordinary words
-	for _, v := range i.spec.Headers {
-		_, token, _ := strings.Cut(v, " ") // "Bearer …"
-		for _, secret := range []string{v, token} {
-			if len(secret) >= short {
-				s = strings.ReplaceAll(s, secret, "***")
-			}
-		}
-	}
-	return s
 }
 
 // strange says what a response of status 200 is that holds no message.
@@ -127,7 +113,7 @@ func (i *instance) strange(res *http.Response, body []byte) *fault {
 	case kind == "application/json":
 		what = fmt.Sprintf("its answer is no JSON-RPC message: %.100q", body)
 	}
-	return &fault{text: i.where + ": " + what + "; is this the url of its MCP endpoint?", status: res.StatusCode}
+	return &fault{text: i.where + ": " + i.spec.Redact(what) + "; is this the url of its MCP endpoint?", status: res.StatusCode}
 }
 
 func mediaType(h http.Header) string {

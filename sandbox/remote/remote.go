@@ -102,7 +102,7 @@ type instance struct {
 
 func newInstance(u *url.URL, spec *sandbox.Spec, stderr io.Writer) *instance {
 	i := &instance{
-		spec: spec, url: u, where: fmt.Sprintf("server %q at %s", spec.Server, shown(u)), limit: cmp.Or(spec.Limit, wire.DefaultLimit), stderr: stderr,
+		spec: spec, url: u, where: fmt.Sprintf("server %q at %s", spec.Server, spec.Redact(shown(u))), limit: cmp.Or(spec.Limit, wire.DefaultLimit), stderr: stderr,
 		in: make(chan item), closed: make(chan struct{}), calls: map[string]underWay{},
 	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())

@@ -394,6 +394,16 @@ func TestErrorsShowNoKeyOfThePath(t *testing.T) {
 	}
 }
 
+// What came from a variable is not shown, wherever in the URL it stands.
+func TestErrorsShowNoHiddenPart(t *testing.T) {
+	for _, url := range []string{"http://127.0.0.1:1/v1/short-key/mcp", "http://short-key.invalid/mcp", "http://127.0.0.1:1/mcp?key=short-key"} {
+		c, _ := connect(t, &sandbox.Spec{Server: "far", URL: url, Hide: map[string]string{"short-key": "${KEY}"}}, io.Discard)
+		if err := shake(t, c); err == nil || strings.Contains(err.Error(), "short-key") {
+			t.Errorf("%s: error: %v", url, err)
+		}
+	}
+}
+
 // An endpoint of another host is not used: headers would go there.
 func TestForeignEndpointIsRefused(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
