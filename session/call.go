@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/specbox/specbox/catalog"
 	"github.com/specbox/specbox/config"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/trace"
@@ -122,12 +121,13 @@ func (s *Session) target(server, own string, params []byte, ok bool, path []stri
 // unread says which servers the name may belong to that could not be read.
 func (s *Session) unread() string {
 	var out strings.Builder
-	for _, m := range s.view().Missing() {
+	v := s.view()
+	for _, m := range v.Missing() {
 		why := "it is being read for the first time"
 		if srv := s.hub.Server(s.tenant, m.Server); srv != nil && srv.Spec == nil {
 			why = srv.Unready
-		} else if e, _ := s.hub.cfg.Catalog.Lookup(catalog.Key{Tenant: s.tenant, Server: m.Server, Hash: m.Hash, Fingerprint: s.fingerprint}); e != nil && e.Err != "" {
-			why = e.Err
+		} else if problem := v.Errors()[m.Server]; problem != "" {
+			why = problem
 		}
 		fmt.Fprintf(&out, "; the tools of %q are not known: %s", m.Server, why)
 	}
@@ -177,22 +177,27 @@ func (s *Session) run(ctx context.Context, t target, method string, c *call, e *
 		e.Err = srv.Unready
 		return wire.Fail(wire.CodeServer, "server %q cannot be started: %s", srv.Name, srv.Unready)
 	}
+	if method == "resources/subscribe" {
+		if err := s.maySubscribe(t.own); err != nil {
+			return wire.Fail(wire.CodeInvalidParams, "%v", err)
+		}
+	}
 	lease, err := s.acquire(ctx, srv, t.params, c.stream)
 	if err != nil {
-		e.Err = err.Error()
+		e.Err = srv.Spec.Redact(err.Error())
 		return wire.Fail(wire.CodeServer, "%v", err)
 	}
 	defer lease.Release()
 	e.Sandbox, e.Outcome, e.Provision = lease.ID(), lease.Outcome(), lease.Provision()
 	if lease.Fresh() {
 		if err := s.greet(ctx, srv, lease, c.stream); err != nil {
-			e.Err = err.Error()
+			e.Err = srv.Spec.Redact(err.Error())
 			return wire.Fail(wire.CodeServer, "%v", lease.Explain(err))
 		}
 	}
 	reply, err := s.exchange(ctx, t, lease, method, c)
 	if err != nil {
-		e.Err = err.Error()
+		e.Err = srv.Spec.Redact(err.Error())
 		return wire.Fail(wire.CodeServer, "%v", err)
 	}
 	if reply.Error == nil {
@@ -269,6 +274,28 @@ func (s *Session) raiseLevel(ctx context.Context, c *wire.Conn, t target) error 
 	return err
 }
 
+// What one session may subscribe to: it is remembered, for sandboxes to come.
+const (
+	maxSubscriptions = 4096
+	maxURI           = 8 << 10 // bytes
+)
+
+func (s *Session) maySubscribe(uri string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, uris := range s.subs {
+		n += len(uris)
+	}
+	switch {
+	case len(uri) > maxURI:
+		return fmt.Errorf("the URI has %d bytes, over the limit of %d", len(uri), maxURI)
+	case n >= maxSubscriptions:
+		return fmt.Errorf("this session has %d subscriptions, which is the limit; give some up", n)
+	}
+	return nil
+}
+
 func (s *Session) subscribed(server, method, uri string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -334,6 +361,7 @@ var errNoReply = errors.New("no reply and no progress")
 // await sends the request and waits for the reply, while it brings what the
 // server says meanwhile to the stream.
 func (s *Session) await(ctx context.Context, srv *Server, lease *sandbox.Lease, method string, params []byte, stream wire.Sender) (wire.Reply, error) {
+	begun := time.Now()
 	busy := make(chan struct{}, 1) // a sign of life
 	unstuck := unstick(ctx, srv, lease)
 	sent, err := lease.Conn().Start(method, params, func(p []byte) {
@@ -364,7 +392,7 @@ func (s *Session) await(ctx context.Context, srv *Server, lease *sandbox.Lease, 
 			s.giveUp(ctx, srv, lease, sent)
 			return wire.Reply{}, context.Cause(ctx)
 		case <-timer.C:
-			if s.asking(lease.Conn()) {
+			if s.asking(lease.Conn(), begun) {
 				timer.Reset(srv.CallTimeout)
 				continue
 			}

@@ -28,10 +28,11 @@ func (v view) eras(server string) catalog.Eras {
 }
 
 // handshake says as whom a sandbox of srv is to meet this session's client. A
-// sandbox that sessions share is met in one era, so that it stays one.
+// sandbox that sessions share is met in one revision, so that it stays one: what
+// they share is its state, whatever their clients speak.
 func (s *Session) handshake(srv *Server) sandbox.Client {
 	c := sandbox.Client{Version: s.version, Capabilities: s.caps, Info: s.info}
-	if s.modern && (srv.Spec.Scope != config.PerSession || s.view().eras(srv.Name) == catalog.Legacy) {
+	if srv.Spec.Scope != config.PerSession || s.modern && s.view().eras(srv.Name) == catalog.Legacy {
 		c.Version = Latest
 	}
 	return c

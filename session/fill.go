@@ -172,6 +172,7 @@ func (h *Hub) startFill(srv *Server, caps []byte) *fill {
 		delete(h.fills, key)
 		delete(h.failed, key)
 		if f.err != nil {
+			h.forgetFailed()
 			h.failed[key] = time.Now()
 		}
 		h.mu.Unlock()
@@ -215,9 +216,11 @@ func (h *Hub) read(srv *Server, caps []byte, key catalog.Key) error {
 func (h *Hub) fetch(ctx context.Context, srv *Server, client sandbox.Client, key catalog.Key) (*catalog.Entry, error) {
 	session := catalogSession + NewID()
 	defer h.cfg.Sandboxes.EndSession("", session)
-	lease, err := h.cfg.Sandboxes.Acquire(ctx, sandbox.Demand{
-		Session: session, Spec: srv.Spec, Cause: trace.Catalog, Handler: reader{h}, Client: client,
-	})
+	demand, err := h.demand(srv, session, client)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := h.cfg.Sandboxes.Acquire(ctx, demand)
 	if err != nil {
 		return nil, err
 	}
@@ -229,13 +232,33 @@ func (h *Hub) fetch(ctx context.Context, srv *Server, client sandbox.Client, key
 	}
 	e, err := catalog.Fetch(ctx, caller, key, lease.Init(), catalog.Bounds{})
 	if err != nil {
-		return nil, lease.Explain(err)
+		return nil, srv.Spec.RedactError(lease.Explain(err))
+	}
+	for list, why := range e.Errors {
+		e.Errors[list] = srv.Spec.Redact(why)
 	}
 	if eras == catalog.Legacy && !srv.remote() && speaksModern(ctx, lease.Conn(), client) {
 		eras = catalog.Both
 	}
 	e.Eras = eras
 	return e, nil
+}
+
+// demand says which sandbox a reading needs: one of its own, that goes when it
+// has been read, save where all share one. That one stays for those who come
+// later, and must be theirs from the beginning.
+func (h *Hub) demand(srv *Server, session string, client sandbox.Client) (sandbox.Demand, error) {
+	d := sandbox.Demand{Session: session, Cause: trace.Catalog, Handler: reader{h}, Client: client}
+	if srv.Spec.Scope == config.Shared && !srv.remote() {
+		var err error
+		d.Handler = &sharedLink{h: h, server: srv}
+		d.Spec, err = srv.at("")
+		return d, err
+	}
+	own := *srv.Spec
+	own.Scope = config.PerSession
+	d.Spec = &own
+	return d, nil
 }
 
 func (h *Hub) clientInfo() []byte {
@@ -249,7 +272,7 @@ func (reader) Notified(*wire.Conn, wire.Message) {}
 
 func (r reader) Requested(c *wire.Conn, m wire.Message) {
 	if m.Method == "roots/list" {
-		r.h.spawn(func() { _ = c.Respond(m.ID, wire.Reply{Result: []byte(`{"roots":[]}`)}) }) // a dead connection says so elsewhere
+		_ = c.Respond(m.ID, wire.Reply{Result: []byte(`{"roots":[]}`)}) // a dead connection says so elsewhere
 		return
 	}
 	r.h.refuse(c, m.ID, wire.CodeInternal, "nobody is there to answer %s: the catalogue is being read", m.Method)
@@ -295,6 +318,23 @@ func (s *Session) complete(ctx context.Context, v view, bound time.Duration) boo
 	return true
 }
 
+// forgetFailed makes room among the failures, since clients can make up
+// capabilities without end: what failed longest ago may be tried again. The
+// caller holds the lock.
+func (h *Hub) forgetFailed() {
+	if len(h.failed) < maxFills {
+		return
+	}
+	var oldest catalog.Key
+	var at time.Time
+	for key, t := range h.failed {
+		if at.IsZero() || t.Before(at) {
+			oldest, at = key, t
+		}
+	}
+	delete(h.failed, oldest)
+}
+
 // failedSince returns how long ago the reading of an entry failed, if its last
 // one did.
 func (h *Hub) failedSince(key catalog.Key) (time.Duration, bool) {
@@ -304,40 +344,72 @@ func (h *Hub) failedSince(key catalog.Key) (time.Duration, bool) {
 	return time.Since(at), ok
 }
 
-// relist reads the lists of a server again, through the sandbox that said they
-// have changed, and stores them for its tenant, as the sandbox's client sees
-// them. What is announced while it reads makes it read once more. Then it calls
-// read with whether anything changed.
-func (h *Hub) relist(c *wire.Conn, srv *Server, tenant string, client sandbox.Client, read func(changed bool)) {
+// How long lists are left alone after they were read again. It grows while the
+// server goes on to announce changes: some do so without end.
+const (
+	relistMin = 250 * time.Millisecond
+	relistMax = 10 * time.Second
+)
+
+// maxAnnounced bounds the kinds of announcements that wait for one reading: the
+// protocol has three.
+const maxAnnounced = 8
+
+// relist reads the lists of a server again, through the sandbox that announced
+// by method that they have changed, and stores them for its tenant, as the
+// sandbox's client sees them. Then it calls read with whether anything changed.
+// What is announced meanwhile makes it read once more, after a rest; of what is
+// announced again read is not told if nothing changed.
+func (h *Hub) relist(c *wire.Conn, srv *Server, tenant string, client sandbox.Client, method string, read func(changed bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, running := h.refetch[c]; running {
-		h.refetch[c] = true
+	if waiting, running := h.refetch[c]; running {
+		if len(waiting) < maxAnnounced {
+			waiting[method] = read
+		}
 		return
 	}
 	if h.closed {
 		return
 	}
-	h.refetch[c] = false
+	announced := map[string]func(bool){method: read}
+	h.refetch[c] = map[string]func(bool){}
 	key := h.key(srv, none)
 	key.Tenant = tenant
 	key.Fingerprint = catalog.Fingerprint(client.Capabilities)
 	h.work.Go(func() {
-		changed := false
-		for more := true; more; {
-			changed = h.reread(c, key, client) || changed
+		var before map[string]func(bool)
+		for pause := relistMin; len(announced) > 0; pause = min(2*pause, relistMax) {
+			changed := h.reread(c, key, client)
+			for method, read := range announced {
+				if h.life.Err() == nil && (changed || before[method] == nil) {
+					read(changed)
+				}
+			}
+			rest(h.life, c, pause)
+			before = announced
 			h.mu.Lock()
-			if more = h.refetch[c]; more {
-				h.refetch[c] = false
-			} else {
+			announced = h.refetch[c]
+			if len(announced) == 0 || c.Err() != nil || h.closed {
+				announced = nil
 				delete(h.refetch, c)
+			} else {
+				h.refetch[c] = map[string]func(bool){}
 			}
 			h.mu.Unlock()
 		}
-		if h.life.Err() == nil {
-			read(changed)
-		}
 	})
+}
+
+// rest waits, but not longer than the hall and the connection live.
+func rest(life context.Context, c *wire.Conn, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.Done():
+	case <-life.Done():
+	}
 }
 
 func (h *Hub) reread(c *wire.Conn, key catalog.Key, client sandbox.Client) (changed bool) {

@@ -74,11 +74,11 @@ type Hub struct {
 	mu       sync.Mutex
 	servers  []*Server
 	sessions map[*Session]struct{}
-	fills    map[catalog.Key]*fill        // under way
-	failed   map[catalog.Key]time.Time    // when the last one failed
-	parks    map[string]*parked           // state -> the call that it opens
-	follows  map[*wire.Conn]chan struct{} // closed when the server has taken notice
-	refetch  map[*wire.Conn]bool          // under way; true: once more
+	fills    map[catalog.Key]*fill                // under way
+	failed   map[catalog.Key]time.Time            // when the last one failed
+	parks    map[string]*parked                   // state -> the call that it opens
+	follows  map[*wire.Conn]chan struct{}         // closed when the server has taken notice
+	refetch  map[*wire.Conn]map[string]func(bool) // under way; what is to be read for once more
 	closed   bool
 }
 
@@ -104,7 +104,7 @@ func New(cfg Config) *Hub {
 		failed:   map[catalog.Key]time.Time{},
 		parks:    map[string]*parked{},
 		follows:  map[*wire.Conn]chan struct{}{},
-		refetch:  map[*wire.Conn]bool{},
+		refetch:  map[*wire.Conn]map[string]func(bool){},
 	}
 	h.life, h.end = context.WithCancel(context.Background())
 	return h

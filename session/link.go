@@ -18,7 +18,7 @@ func (l *link) Notified(c *wire.Conn, m wire.Message) {
 	switch {
 	case strings.HasSuffix(m.Method, "/list_changed"):
 		saw := l.s.saw(m.Method)
-		l.s.hub.relist(c, l.server, l.s.tenant, sandbox.Client{Capabilities: l.s.caps, Info: l.s.info}, func(changed bool) {
+		l.s.hub.relist(c, l.server, l.s.tenant, sandbox.Client{Capabilities: l.s.caps, Info: l.s.info}, m.Method, func(changed bool) {
 			l.s.forwardChange(m.Method, changed, saw)
 		})
 	case m.Method == "notifications/subscriptions/acknowledged":
@@ -63,7 +63,7 @@ type sharedLink struct {
 func (l *sharedLink) Notified(c *wire.Conn, m wire.Message) {
 	switch {
 	case strings.HasSuffix(m.Method, "/list_changed"):
-		l.h.relist(c, l.server, l.tenant, sandbox.Client{Info: l.h.clientInfo()}, func(bool) {})
+		l.h.relist(c, l.server, l.tenant, sandbox.Client{Info: l.h.clientInfo()}, m.Method, func(bool) {})
 	case m.Method == "notifications/subscriptions/acknowledged":
 		l.h.acknowledged(c)
 	case m.Method == "notifications/resources/updated":

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,8 +63,10 @@ type watchKey struct{ server, uri string }
 type ask struct {
 	conn   *wire.Conn
 	server string
-	id     []byte // the server's, if it has one
-	token  []byte // the server's progress token, or nil
+	at     time.Time // when the client was asked
+	n      int64     // asks of the session before it
+	id     []byte    // the server's, if it has one
+	token  []byte    // the server's progress token, or nil
 	answer func(wire.Reply)
 
 	method string // what is asked
@@ -279,10 +283,17 @@ func (s *Session) listsChanged() {
 	}
 }
 
+// levels are those of log messages.
+var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+func isLevel(raw []byte) bool {
+	return len(raw) > 2 && raw[0] == '"' && slices.Contains(levels, string(raw[1:len(raw)-1]))
+}
+
 func (s *Session) setLevel(m wire.Message) wire.Reply {
 	level := wire.Get(m.Params, "level")
-	if level == nil {
-		return wire.Fail(wire.CodeInvalidParams, "logging/setLevel has no level")
+	if !isLevel(level) {
+		return wire.Fail(wire.CodeInvalidParams, "logging/setLevel has no level; the levels are %s", strings.Join(levels, ", "))
 	}
 	s.mu.Lock()
 	s.level = bytes.Clone(level)
@@ -334,7 +345,7 @@ func (s *Session) Post(m wire.Message) {
 			if l.Modern != s.modern { // the other era knows no such notification
 				continue
 			}
-			if err := l.Conn.Notify(m.Method, m.Params); err != nil {
+			if err := l.Conn.Post(m.Method, m.Params); err != nil {
 				s.hub.cfg.Log.Debug("notification not delivered", "server", l.Server, "method", m.Method, "err", err)
 			}
 		}
@@ -360,23 +371,24 @@ func (s *Session) clientProgress(m wire.Message) {
 	if a == nil || a.token == nil {
 		return
 	}
-	_ = a.conn.Notify(m.Method, wire.Replace(m.Params, a.token, "progressToken")) // progress is a courtesy
+	_ = a.conn.Post(m.Method, wire.Replace(m.Params, a.token, "progressToken")) // progress is a courtesy
 }
 
 func unquoteID(id []byte) string { return string(bytes.Trim(id, `"`)) }
 
-// maxAsks bounds the requests of servers that wait for one client.
-const maxAsks = 1000
+// What waits for one client.
+const (
+	maxAsks   = 1000 // requests of all servers
+	maxAsksOf = 100  // of one sandbox: beyond it the oldest, which it may have forgotten, goes
+)
 
 // ask passes a request of a legacy server on to the client.
 func (s *Session) ask(c *wire.Conn, server string, m wire.Message) {
 	id := bytes.Clone(m.ID)
 	s.put(&ask{conn: c, server: server, id: id, answer: func(r wire.Reply) {
-		s.hub.spawn(func() { // it may be called from a read loop
-			if err := c.Respond(id, r); err != nil {
-				s.hub.cfg.Log.Debug("answer not delivered", "server", server, "err", err)
-			}
-		})
+		if err := c.Respond(id, r); err != nil {
+			s.hub.cfg.Log.Debug("answer not delivered", "server", server, "err", err)
+		}
 	}}, m.Method, m.Params)
 }
 
@@ -412,12 +424,14 @@ func (s *Session) put(a *ask, method string, params []byte) {
 
 func (s *Session) putLegacy(a *ask) error {
 	s.mu.Lock()
+	forgotten := s.makeRoom(a.conn)
 	if s.closed || len(s.asks) >= maxAsks {
 		s.mu.Unlock()
 		return fmt.Errorf("its session is closed, or %d requests wait for it", maxAsks)
 	}
 	s.nasks++
 	id := "specbox-" + strconv.FormatInt(s.nasks, 10)
+	a.at, a.n = time.Now(), s.nasks
 	s.asks[id] = a
 	params := a.params
 	if token := wire.Get(params, "_meta", "progressToken"); token != nil && a.id != nil {
@@ -425,6 +439,9 @@ func (s *Session) putLegacy(a *ask) error {
 		params = wire.Replace(params, wire.Quote(id), "_meta", "progressToken")
 	}
 	s.mu.Unlock()
+	if forgotten != nil {
+		forgotten.answer(wire.Fail(wire.CodeInternal, "the client did not answer, and %d requests of this server came after this one", maxAsksOf))
+	}
 	err := s.tell(a.server, wire.RequestParts(wire.Quote(id), a.method, params))
 	if err != nil {
 		s.mu.Lock()
@@ -432,6 +449,28 @@ func (s *Session) putLegacy(a *ask) error {
 		s.mu.Unlock()
 	}
 	return err
+}
+
+// makeRoom forgets what dead sandboxes asked, and returns the oldest question of
+// a connection that has too many, which is forgotten too. The caller holds the
+// lock.
+func (s *Session) makeRoom(c *wire.Conn) (forgotten *ask) {
+	n, oldest := 0, ""
+	for id, a := range s.asks {
+		switch {
+		case a.conn.Err() != nil:
+			delete(s.asks, id)
+		case a.conn == c:
+			if n++; oldest == "" || a.n < s.asks[oldest].n {
+				oldest = id
+			}
+		}
+	}
+	if n >= maxAsksOf {
+		forgotten = s.asks[oldest]
+		delete(s.asks, oldest)
+	}
+	return forgotten
 }
 
 // putModern keeps a question for the answer of the newest call to its server,
@@ -451,11 +490,9 @@ func (s *Session) putModern(a *ask) error {
 	return nil
 }
 
-// refuse answers a server's request with an error, off the read loop that it
-// came by.
+// refuse answers a server's request with an error.
 func (h *Hub) refuse(c *wire.Conn, id []byte, code int, format string, args ...any) {
-	r := wire.Fail(code, format, args...)
-	h.spawn(func() { _ = c.Respond(id, r) }) // a dead connection says so elsewhere
+	_ = c.Respond(id, wire.Fail(code, format, args...)) // a dead connection says so elsewhere
 }
 
 // withdraw passes on that a server gave up one of its requests.
@@ -506,13 +543,18 @@ func (s *Session) dropAsks(c *wire.Conn) {
 	}
 }
 
-// asking reports whether a server waits for an answer of this client: a human
-// may be thinking, so that the call's time does not run.
-func (s *Session) asking(c *wire.Conn) bool {
+// thinking is how long a human may think about a question.
+const thinking = time.Hour
+
+// asking reports whether a server waits for an answer of this client to what it
+// asked since then: a human may be thinking, so that the call's time does not
+// run. What was asked before has nothing to do with the call, and what nobody
+// will answer any more must not keep it alive.
+func (s *Session) asking(c *wire.Conn, since time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range s.asks {
-		if a.conn == c {
+		if a.conn == c && !a.at.Before(since) && time.Since(a.at) < thinking {
 			return true
 		}
 	}
@@ -557,16 +599,23 @@ func (s *Session) demand(srv *Server) (sandbox.Demand, error) {
 	if srv.Spec.Scope != config.PerSession {
 		d.Handler = &sharedLink{h: s.hub, server: srv, tenant: owner(srv, s.tenant)}
 	}
-	if srv.Home != nil {
-		home, err := srv.Home(cmp.Or(owner(srv, s.tenant), ".shared"))
-		if err != nil {
-			return d, fmt.Errorf("server %q: its kept state: %w", srv.Name, err)
-		}
-		spec := *srv.Spec
-		spec.Home = home
-		d.Spec = &spec
+	var err error
+	d.Spec, err = srv.at(s.tenant)
+	return d, err
+}
+
+// at returns the spec of srv with the HOME that it has on behalf of a tenant.
+func (srv *Server) at(tenant string) (*sandbox.Spec, error) {
+	if srv.Home == nil {
+		return srv.Spec, nil
 	}
-	return d, nil
+	home, err := srv.Home(cmp.Or(owner(srv, tenant), ".shared"))
+	if err != nil {
+		return srv.Spec, fmt.Errorf("server %q: its kept state: %w", srv.Name, err)
+	}
+	spec := *srv.Spec
+	spec.Home = home
+	return &spec, nil
 }
 
 // owner returns the tenant that a sandbox of srv belongs to, "" for all.
