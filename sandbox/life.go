@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/specbox/specbox/trace"
@@ -176,7 +177,11 @@ func discover(ctx context.Context, conn *wire.Conn, c Client) ([]byte, error) {
 	late := wire.Errorf(wire.CodeMethodNotFound, "server/discover was not answered within %v", discoverPatience)
 	bounded, cancel := context.WithTimeoutCause(ctx, discoverPatience, late)
 	defer cancel()
-	r, err := conn.Call(bounded, "server/discover", append(append([]byte(`{"_meta":`), c.Meta()...), '}'))
+	params := append(append([]byte(`{"_meta":`), c.Meta()...), '}')
+	r, err := conn.Call(bounded, "server/discover", params)
+	if err == nil && string(wire.Get(r.Error, "code")) == strconv.Itoa(wire.CodeVersion) && names(wire.Get(r.Error, "data", "supported"), wire.Modern) {
+		r, err = conn.Call(bounded, "server/discover", params) // it refuses what it then says it speaks
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -185,15 +190,20 @@ func discover(ctx context.Context, conn *wire.Conn, c Client) ([]byte, error) {
 	case r.Error != nil:
 		return nil, fmt.Errorf("server/discover was answered with an error: %w", r.Err())
 	}
-	speaks := false
-	_ = wire.Each(wire.Get(r.Result, "supportedVersions"), func(v []byte) bool {
-		speaks = speaks || string(v) == `"`+wire.Modern+`"`
-		return !speaks
-	})
-	if !speaks {
+	if !names(wire.Get(r.Result, "supportedVersions"), wire.Modern) {
 		return nil, wire.Errorf(wire.CodeVersion, "server/discover names no version that SpecBox speaks: %.200s", r.Result)
 	}
 	return r.Result, nil
+}
+
+// names reports whether a JSON array holds a string.
+func names(array []byte, s string) bool {
+	found := false
+	_ = wire.Each(array, func(v []byte) bool {
+		found = found || string(v) == `"`+s+`"`
+		return !found
+	})
+	return found
 }
 
 // lastWords begins to take down what could not be started, so that it is known
