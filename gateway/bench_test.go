@@ -50,6 +50,27 @@ func BenchmarkHop(b *testing.B) {
 	}
 }
 
+// BenchmarkModernHop is the same in the era without sessions.
+func BenchmarkModernHop(b *testing.B) {
+	for _, n := range []int{100, 1 << 20} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			g, _ := newGateway(b, &server{instant: true}, nil)
+			msg := []byte(use("1", "echo", `{"x":"`+strings.Repeat("x", n)+`"}`))
+			r := newClient(b, g).modern(b.Context(), string(msg))
+			rd := new(body)
+			r.Body = rd
+			w := &sink{http.Header{}}
+			b.SetBytes(int64(len(msg)))
+			b.ReportAllocs()
+			for b.Loop() {
+				rd.Reset(msg)
+				clear(w.h)
+				g.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
 // BenchmarkHTTP is a call through net/http on the loopback, beside an
 // http.Handler that only echoes: the difference is the gateway's.
 func BenchmarkHTTP(b *testing.B) {

@@ -140,3 +140,37 @@ func FuzzWellFormed(f *testing.F) {
 		}
 	})
 }
+
+// FuzzModern holds that whatever the headers, the path and the _meta of a modern
+// request say, it gets one answer, and reaches the server only if they agree.
+func FuzzModern(f *testing.F) {
+	for _, s := range []string{"echo", "é", "=?base64?ZWNobw==?=", "=?base64?*?=", "=?base64?", "=?base64?=", "?=", "a\tb", "\x00", "\xff", "", "-._~:@+="} {
+		f.Add(s, "/mcp", wire.Modern, `"`+s+`"`)
+		f.Add("echo", "/s/"+s+"/mcp", s, "{}")
+	}
+	f.Add("x", "/s//s/x/mcp/one/", "2025-11-25", "null")
+	srv := &server{}
+	g, _ := newGateway(f, srv, func(c *gateway.Config) { c.Limits.Sessions = 1 << 30 })
+	f.Fuzz(func(t *testing.T, header, path, version, member string) {
+		if !json.Valid([]byte(member)) || !utf8.ValidString(member) {
+			return
+		}
+		c := newClient(t, g)
+		body := strings.Replace(use("1", "echo", `{"said":true}`), `"_meta":{`, `"_meta":{"dev.specbox/session":`+member+`,`, 1)
+		r := c.modern(t.Context(), body)
+		r.URL.Path = path
+		r.Header["Mcp-Name"] = []string{header}
+		r.Header["Mcp-Protocol-Version"] = []string{version}
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		reached := strings.Contains(w.Body.String(), `"said":true`)
+		plain := header == "echo" || strings.HasPrefix(header, "=?base64?")
+		if reached && (w.Code != 200 || !plain || version != wire.Modern) {
+			t.Fatalf("%q %q %q %s: %d %s", header, path, version, member, w.Code, w.Body)
+		}
+		if !reached && w.Code == 200 || w.Code == 500 {
+			t.Fatalf("%q %q %q %s: %d %s", header, path, version, member, w.Code, w.Body)
+		}
+		g.CloseSessions(func(gateway.SessionInfo) bool { return true })
+	})
+}

@@ -238,7 +238,7 @@ func (x *exchange) single(body []byte, key string, p place) *fault {
 // initialize opens a session. A session that the client had before is none of
 // its concern: who initializes begins anew.
 func (x *exchange) initialize(m wire.Message, p place) *fault {
-	o, f := p.opening(x.r.Header, m)
+	o, f := p.opening(x.r.Header, m.ID, wire.Get(m.Params, "_meta"))
 	if f != nil {
 		return f
 	}

@@ -27,24 +27,24 @@ type place struct {
 	conversation   string // of the path; "" if it names none
 }
 
-// opening returns the Opening of a session there. The params are those of m, the
-// first request. A conversation is named by the path, a header, or the message,
-// from sure to weak.
-func (p place) opening(h http.Header, m wire.Message) (Opening, *fault) {
+// opening returns the Opening of a session there, for a request of that id and
+// _meta. A conversation is named by the path, a header, or _meta, from sure to
+// weak.
+func (p place) opening(h http.Header, id, meta []byte) (Opening, *fault) {
 	o := Opening{Tenant: p.tenant, Server: p.server, Conversation: p.conversation}
 	if v := h[sessionless]; o.Conversation == "" && len(v) > 0 {
 		o.Conversation = v[0]
 		if len(v) > 1 || !isConversation(o.Conversation) {
-			return o, badConversation(m.ID, "the header "+sessionless)
+			return o, badConversation(id, "the header "+sessionless)
 		}
 	}
 	if o.Conversation != "" {
 		return o, nil
 	}
-	if v := wire.Get(m.Params, "_meta", wire.MetaSession); v != nil {
-		o.Conversation = wire.Str(m.Params, "_meta", wire.MetaSession)
+	if v := wire.Get(meta, wire.MetaSession); v != nil {
+		o.Conversation = wire.Str(v)
 		if !isConversation(o.Conversation) {
-			return o, badConversation(m.ID, "_meta "+wire.MetaSession)
+			return o, badConversation(id, "_meta "+wire.MetaSession)
 		}
 	}
 	return o, nil
@@ -78,15 +78,16 @@ type hello struct {
 	pipe       string // the client on standard input; "" on HTTP
 }
 
-// read completes o with what the _meta of a modern request says.
-func (o *hello) read(m wire.Message) *fault {
-	meta := wire.Get(m.Params, "_meta")
-	if o.Version = wire.Str(meta, wire.MetaVersion); o.Version == "" {
+// read completes o with what the _meta of the modern request m says.
+func (o *hello) read(m wire.Message, meta []byte) *fault {
+	version := wire.Get(meta, wire.MetaVersion)
+	if len(version) < 3 || version[0] != '"' {
 		return faultf(http.StatusBadRequest, m.ID, wire.CodeInvalidParams, "params._meta must hold %q, a string", wire.MetaVersion)
 	}
-	if o.Version != wire.Modern {
-		return unserved(m.ID, o.Version)
+	if !says(version, wire.Modern) {
+		return unserved(m.ID, wire.Str(version))
 	}
+	o.Version = wire.Modern
 	caps, info := wire.Get(meta, wire.MetaCapabilities), wire.Get(meta, wire.MetaClientInfo)
 	switch {
 	case len(caps) == 0 || caps[0] != '{':
@@ -183,12 +184,13 @@ func (x *exchange) modern(m wire.Message, p place) *fault {
 		return nil
 	}
 	var o hello
-	f := checkVersion(x.r.Header, m)
+	meta := wire.Get(m.Params, "_meta")
+	f := checkVersion(x.r.Header, m.ID, meta)
 	if f == nil {
-		o.Opening, f = p.opening(x.r.Header, m)
+		o.Opening, f = p.opening(x.r.Header, m.ID, meta)
 	}
 	if f == nil {
-		f = o.read(m)
+		f = o.read(m, meta)
 	}
 	if f == nil {
 		f = checkMethod(x.r.Header, m)

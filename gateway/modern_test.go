@@ -242,6 +242,7 @@ func TestFaultsOfModernRequests(t *testing.T) {
 		{name: "other encoded name", change: set("Mcp-Name", base64("rm")), status: 400, code: -32020},
 		{name: "name in bad base64", change: set("Mcp-Name", "=?base64?ZWNo*?="), status: 400, code: -32020},
 		{name: "name beyond ASCII", body: use("5", "é", "{}"), change: set("Mcp-Name", "é!"), status: 400, code: -32020},
+		{name: "the same name beyond ASCII", body: use("5", "é", "{}"), change: set("Mcp-Name", "é"), status: 400, code: -32602},
 		{name: "encoded name beyond ASCII", body: use("5", "é", "{}"), change: set("Mcp-Name", base64("é")), status: 400, code: -32602},
 		{name: "prompts/get without name", body: ask("5", "prompts/get", `"name":"p"`), change: del("Mcp-Name"), status: 400, code: -32020},
 		{name: "prompts/get", body: ask("5", "prompts/get", `"name":"p"`), status: 404, code: -32601},
@@ -457,6 +458,34 @@ func newIdle(cut func()) *idle {
 func (i *idle) Write(p []byte) (int, error) {
 	i.cut.Reset(30 * time.Second)
 	return i.ResponseRecorder.Write(p)
+}
+
+// TestQuietStreamsSurviveProxies is that of the legacy era.
+func TestQuietStreamsSurviveProxies(t *testing.T) {
+	for _, version := range []string{"2025-11-25", "2025-06-18"} {
+		synctest.Test(t, func(t *testing.T) {
+			g, err := gateway.New(gateway.Config{Open: (&server{}).open})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := newClient(t, g).initialize(version)
+			ctx, leave := context.WithCancel(t.Context())
+			call := c.request(ctx, http.MethodPost, call("1", "wait", `{"n":600000}`))
+			get := c.request(ctx, http.MethodGet, "")
+			posted, got := newIdle(leave), newIdle(leave)
+			over := make(chan struct{})
+			go func() { defer close(over); g.ServeHTTP(got, get) }()
+			if g.ServeHTTP(posted, call); ctx.Err() != nil {
+				t.Fatal("the proxy cut a stream")
+			}
+			if all := messages(posted.Body.Bytes()); len(all) != 1 || !strings.Contains(all[0], "waited") {
+				t.Errorf("%q", all)
+			}
+			leave()
+			<-over
+			g.CloseSessions(func(gateway.SessionInfo) bool { return true })
+		})
+	}
 }
 
 func TestOneSessionForManyAtOnce(t *testing.T) {

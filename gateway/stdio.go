@@ -228,11 +228,12 @@ func (s *stdio) modern(m wire.Message) {
 	if !m.IsRequest() { // there is no session that it could matter to
 		return
 	}
-	opening, f := place{tenant: s.o.Tenant, server: s.o.Server}.opening(nil, m)
+	meta := wire.Get(m.Params, "_meta")
+	opening, f := place{tenant: s.o.Tenant, server: s.o.Server}.opening(nil, m.ID, meta)
 	o := hello{Opening: opening, pipe: s.name}
 	o.Conversation = cmp.Or(o.Conversation, s.name)
 	if f == nil {
-		f = o.read(m)
+		f = o.read(m, meta)
 	}
 	if f == nil && isRemoved(m.Method) {
 		f = removed(m)
