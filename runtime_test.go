@@ -470,3 +470,35 @@ servers:
 		}
 	}
 }
+
+// What stands beside the endpoints is guarded like them, and a slash at the end
+// of their path is no other path.
+func TestTheDoorIsOneDoor(t *testing.T) {
+	r := serve(t, t.TempDir(), "servers: {one: {command: NASTY}}")
+	for _, tt := range []struct {
+		method, path, host string
+		want               int
+	}{
+		{"GET", "/healthz", "", 200}, {"GET", "/metrics", "", 200}, {"GET", "/healthz", "evil.example", 403}, {"GET", "/metrics", "evil.example", 403},
+		{"POST", "/mcp", "", 200}, {"POST", "/mcp/", "", 200}, {"POST", "/mcp/", "evil.example", 403}, {"POST", "/mcp/one", "", 200},
+	} {
+		body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+		req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://"+r.Addr()+tt.path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if tt.host != "" {
+			req.Host = tt.host
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		if res.StatusCode != tt.want {
+			t.Errorf("%s %s for Host %q: %d, want %d", tt.method, tt.path, tt.host, res.StatusCode, tt.want)
+		}
+	}
+}

@@ -296,9 +296,10 @@ func (r *Runtime) agentHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", r.gateway)
 	mux.Handle("/mcp/{server}", r.gateway)
-	mux.Handle("GET /healthz", r.healthz())
+	mux.Handle("/mcp/{$}", r.gateway)
+	mux.Handle("GET /healthz", r.gateway.Guard(r.healthz()))
 	if r.tenants.Open() && r.opts.Config.Metrics == "" {
-		mux.Handle("GET /metrics", r.metrics)
+		mux.Handle("GET /metrics", r.gateway.Guard(r.metrics))
 	}
 	return mux
 }

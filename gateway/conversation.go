@@ -123,8 +123,15 @@ func (g *Gateway) recovered(doing string, then func()) {
 	}
 }
 
+// clientName is what a client calls itself, in events and logs. It is cut, for a
+// client can say anything.
 func clientName(params []byte) string {
-	return strings.TrimSpace(wire.Str(params, "clientInfo", "name") + " " + wire.Str(params, "clientInfo", "version"))
+	const most = 100 // bytes
+	name := strings.TrimSpace(wire.Str(params, "clientInfo", "name") + " " + wire.Str(params, "clientInfo", "version"))
+	if len(name) > most {
+		name = strings.ToValidUTF8(name[:most], "") + "…"
+	}
+	return name
 }
 
 // admit registers c within the limit of its tenant, and returns it, or the

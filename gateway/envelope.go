@@ -57,11 +57,26 @@ func envelope(raw []byte) (wire.Message, *fault) {
 	if string(m.Params) == "null" { // some clients say so where they have none
 		m.Params = nil
 	}
-	if m.Method != "" && m.Params != nil && m.Params[0] != '{' {
+	if m.Method == "" || m.Params == nil {
+		return m, nil
+	}
+	if m.Params[0] != '{' {
 		return m, faultf(http.StatusBadRequest, m.ID, wire.CodeInvalidParams, "params of %s must be an object", m.Method)
+	}
+	for _, path := range decisive {
+		if key := wire.Twice(wire.Get(m.Params, path...)); key != "" {
+			return m, faultf(http.StatusBadRequest, m.ID, wire.CodeInvalidParams, "%q stands twice in %s of %s; say it once", key, strings.Join(append([]string{"params"}, path...), "."), m.Method)
+		}
+	}
+	if m.Method == "initialize" && len(m.Params) > maxAbout { // it is kept as long as the session
+		return m, faultf(http.StatusBadRequest, m.ID, wire.CodeInvalidParams, "params of initialize have %d bytes, over the limit of %d", len(m.Params), maxAbout)
 	}
 	return m, nil
 }
+
+// decisive are the objects in a request by which it is decided where it goes and
+// whether it may. A server must not read them otherwise than we do.
+var decisive = [][]string{nil, {"_meta"}, {"ref"}}
 
 // knownID returns id if it is one, or nil.
 func knownID(id []byte) []byte {

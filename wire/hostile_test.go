@@ -275,3 +275,21 @@ func (g *gated) Write(parts ...[]byte) error {
 	}
 	return g.stuck.Write(parts...)
 }
+
+// A key that is there twice is found, however it is spelled.
+func TestTwice(t *testing.T) {
+	many := "{"
+	for i := range 100 {
+		many += fmt.Sprintf(`"k%d":%d,`, i, i)
+	}
+	for in, want := range map[string]string{
+		`{}`: "", `{"a":1}`: "", `{"a":1,"b":{"a":2}}`: "", `[1]`: "", `{"aa":1,"a":2}`: "",
+		`{"name":1,"name":2}`: "name", `{"name":1,"Name":2}`: "Name", `{"name":1,"n\u0061me":2}`: "name", `{"NAME":1,"x":0,"name":2}`: "name",
+		`{"tasks":1,"task\u017f":2}`: "task\u017f", `{"token":1,"to\u212aen":2}`: "to\u212aen",
+		many + `"last":1}`: "", many + `"K99":1}`: "K99", many + `"K3":1}`: "K3",
+	} {
+		if got := wire.Twice([]byte(in)); got != want {
+			t.Errorf("Twice(%.40s…) = %q, want %q", in, got, want)
+		}
+	}
+}
