@@ -6,7 +6,7 @@
 //
 //   - One SpecBox a state folder. A living one is never pushed aside, and what
 //     a dead one left never stands in the way.
-//   - Only the user who started SpecBox can open the door.
+//   - Only the user who started SpecBox can open the door, and no sandbox can.
 //   - An answer that streams is complete only when its last line says so; a
 //     client that leaves ends the work that was done for it.
 //   - Every error says what to do, where that is known.

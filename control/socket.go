@@ -79,7 +79,7 @@ func Listen(dir string) (_ *Listener, err error) {
 		folder.Close()
 		return nil, fmt.Errorf("close the control socket %s to others: %w", path, err)
 	}
-	return &Listener{Listener: l, path: path, dir: folder, lock: lock}, nil
+	return &Listener{Listener: guarded{l}, path: path, dir: folder, lock: lock}, nil
 }
 
 // Close closes the socket, removes it, and lets go of the state folder. It may
