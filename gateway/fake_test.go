@@ -24,6 +24,7 @@ type server struct {
 	sessions []*far
 	version  string // "" answers with the version that was asked for
 	openErr  error
+	openWait time.Duration
 	initErr  bool
 	initWait time.Duration
 	modern   bool // answers server/discover
@@ -31,6 +32,7 @@ type server struct {
 }
 
 func (s *server) open(ctx context.Context, o gateway.Opening, background wire.Sender) (gateway.Session, error) {
+	time.Sleep(s.openWait)
 	if s.openErr != nil {
 		return nil, s.openErr
 	}

@@ -106,6 +106,7 @@ func TestPipesAreApart(t *testing.T) {
 		a, b := newPipe(t, g), newPipe(t, g)
 		wait := strings.Replace(use("1", "wait", `{"n":5000}`), `"_meta":{`, `"_meta":{"dev.specbox/session":"same",`, 1)
 		a.say(wait)
+		synctest.Wait()
 		b.say(wait)
 		synctest.Wait()
 		a.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)

@@ -488,6 +488,44 @@ func TestQuietStreamsSurviveProxies(t *testing.T) {
 	}
 }
 
+func TestThoseWhoComeWhileASessionOpensShareIt(t *testing.T) {
+	for _, openErr := range []error{nil, errors.New("the house is on fire")} {
+		synctest.Test(t, func(t *testing.T) {
+			srv := &server{openWait: time.Minute, openErr: openErr}
+			g, err := gateway.New(gateway.Config{Open: srv.open})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := newClient(t, g)
+			answers := make(chan string)
+			for range 3 {
+				go func() { answers <- c.ask(use("1", "echo", "{}")).Body.String() }()
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			left := make(chan struct{})
+			go func() {
+				defer close(left)
+				g.ServeHTTP(httptest.NewRecorder(), c.modern(ctx, use("1", "echo", "{}")))
+			}()
+			synctest.Wait()
+			leave()
+			for range 3 {
+				a := <-answers
+				if openErr == nil && a != `{"jsonrpc":"2.0","id":1,"result":{}}` || openErr != nil && !strings.Contains(a, openErr.Error()) {
+					t.Errorf("got %s", a)
+				}
+			}
+			<-left
+			if n := len(srv.all()); openErr == nil && n != 1 {
+				t.Errorf("%d sessions", n)
+			}
+			if n := g.CloseSessions(func(gateway.SessionInfo) bool { return true }); openErr == nil && n != 1 || openErr != nil && n != 0 {
+				t.Errorf("%d sessions are open", n)
+			}
+		})
+	}
+}
+
 func TestOneSessionForManyAtOnce(t *testing.T) {
 	srv := &server{}
 	g, _ := newGateway(t, srv, nil)

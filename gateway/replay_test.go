@@ -234,19 +234,34 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 		if got := messages(c.resumed("1-390").Body.Bytes()); len(got) != 11 {
 			t.Errorf("behind the event 390 of 401: %d", len(got))
 		}
-		c.begin(2*time.Second, call("2", "later", `{"n":60000}`)) // track 2, over both limits
+		ctx, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		go c.resume(ctx, httptest.NewRecorder(), "") // track 2
+		for range 30 {
+			synctest.Wait()
+			_ = srv.last(t).background.Send(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":{"x":"%01000d"}}`, 0))
+		}
+		<-ctx.Done()
+		synctest.Wait()
+		if w := c.resumed("2-1"); w.Code != 400 {
+			t.Errorf("more events are kept than the limit allows: %d", w.Code)
+		}
+		if got := messages(c.resumed("2-25").Body.Bytes()); len(got) != 5 {
+			t.Errorf("behind the event 25 of 30: %d", len(got))
+		}
+		c.begin(2*time.Second, call("2", "later", `{"n":60000}`)) // track 3, over both limits
 		c.begin(2*time.Second, call("3", "later", `{"n":60000}`))
 		time.Sleep(10 * time.Second)
-		if w := c.resumed("2-0"); w.Code != 400 {
+		if w := c.resumed("3-0"); w.Code != 400 {
 			t.Errorf("more answers are kept than the limit allows: %d", w.Code)
 		}
-		if w := c.resumed("3-0"); w.Body.Len() < 60_000 {
+		if w := c.resumed("4-0"); w.Body.Len() < 60_000 {
 			t.Errorf("a large answer that its client missed: %d %.200q", w.Code, w.Body)
 		}
 		for i := range 80 { // streams that nobody reads
-			c.begin(1500*time.Millisecond, call("4", "wait", fmt.Sprintf(`{"n":%d}`, 2000+i)))
+			c.begin(1100*time.Millisecond, call("4", "wait", fmt.Sprintf(`{"n":%d}`, 2000+i)))
 		}
-		if w := c.resumed("3-1"); w.Code != 400 {
+		if w := c.resumed("4-1"); w.Code != 400 {
 			t.Errorf("one of too many streams: %d", w.Code)
 		}
 	})
