@@ -30,6 +30,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/specbox/specbox/catalog"
@@ -253,7 +254,11 @@ func (r *Runtime) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, operator.Close()) }()
 	agent, err := net.Listen("tcp", r.opts.Config.Listen)
 	if err != nil {
-		return errors.Join(fmt.Errorf("listen for agents: %w", err), r.closeRooms())
+		err := &control.Error{Message: fmt.Sprintf("listen for agents: %v", err), Cause: err, Hint: "name another address with --listen HOST:PORT"}
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err.Hint = "something listens there already, perhaps another specbox: stop it, or name another address with --listen HOST:PORT"
+		}
+		return errors.Join(err, r.closeRooms())
 	}
 	r.mu.Lock()
 	r.addr = agent.Addr()

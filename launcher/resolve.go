@@ -21,7 +21,8 @@ import (
 // What the line names of the host is shown to the server read-only, and noted:
 // the project around a script, and every argument, env value and dir that is an
 // absolute path of an existing file or folder. A mount of the configuration
-// wins over these. Without isolation nothing is mounted.
+// wins over these. Without isolation nothing is mounted. Who has an error of it
+// knows which server it is about.
 func Resolve(s *config.Server, store *Store) (*Program, error) {
 	p, why := recognise(s.Command, s.Args)
 	p.Scripts = s.InstallScripts
@@ -30,7 +31,7 @@ func Resolve(s *config.Server, store *Store) (*Program, error) {
 	args := 0 // where in s.Args the program's arguments begin
 	switch {
 	case p.Kind == Docker && why == "" && s.Isolation != config.None:
-		return nil, fmt.Errorf("server %s: %w: it would take %s", s.Name, ErrContainer, p.Container.Explain())
+		return nil, fmt.Errorf("%w: it would take %s", ErrContainer, p.Container.Explain())
 	case p.Kind != "" && p.Kind != Docker && why == "":
 		out, err = store.Installed(p)
 		args = len(s.Args) - len(p.Args)
@@ -38,7 +39,7 @@ func Resolve(s *config.Server, store *Store) (*Program, error) {
 		out, err = asWritten(s)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("server %s: %w", s.Name, err)
+		return nil, err
 	}
 	if why != "" {
 		out.Notes = append(out.Notes, fmt.Sprintf("it runs as written, because %s; what it downloads, it downloads at every start, which needs network: all", why))

@@ -129,7 +129,7 @@ func TestMountsOfWhatALineNames(t *testing.T) {
 func TestWhatCannotRunSaysWhy(t *testing.T) {
 	dir := project(t)
 	for text, want := range map[string]string{
-		"{command: no-such-program-here}":          "server s: command no-such-program-here is not in PATH: install it",
+		"{command: no-such-program-here}":          "command no-such-program-here is not in PATH: install it",
 		"{command: '{}/nothing/deno'}":             "is not there: see docs.deno.com",
 		"{command: '{}/data'}":                     "is a folder",
 		"{command: '{}/tools/notexec'}":            "chmod +x",

@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 
 // complain prints an error and what to do about it.
 func (a *app) complain(err error, hint string) {
-	fmt.Fprintf(a.errs, "%s %v\n", paint(a.errs, red, "specbox:"), err)
+	fmt.Fprintf(a.errs, "%s %s\n", paint(a.errs, red, "specbox:"), printable(err.Error())) // servers write some of it
 	if hint != "" {
 		fmt.Fprintf(a.errs, "  %s\n", hint)
 	}

@@ -297,7 +297,11 @@ func (b *bridge) post(line []byte, e envelope, s session, sent func()) {
 			resp, err = b.deliver(line, s, sent)
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && b.life.Err() != nil:
+		b.fail(e, -32000, "it was not answered before the client closed its output, or the bridge was stopped")
+		return
+	case err != nil:
 		b.fail(e, -32000, fmt.Sprintf("specbox at %s does not answer: %v: is it running? specbox serve -f FILE starts it", b.url, err))
 		return
 	}

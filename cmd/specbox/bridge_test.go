@@ -193,6 +193,16 @@ func TestACancellationPassesTheBridgeBehindItsRequest(t *testing.T) {
 	a.leave()
 }
 
+// What a server says does not command the terminal of who reads an error.
+func TestErrorsAreFitForATerminal(t *testing.T) {
+	var out strings.Builder
+	a := &app{errs: &out}
+	a.complain(errors.New("it said \x1b[31mred\x1b]0;title\x07\r\nand more"), "")
+	if got := out.String(); strings.ContainsAny(got, "\x1b\x07\r") || !strings.Contains(got, "red") || !strings.Contains(got, "\nand more") {
+		t.Errorf("printed %q", got)
+	}
+}
+
 func TestALostSessionIsOpenedAgainOnce(t *testing.T) {
 	before, after := newEndpoint(), newEndpoint()
 	var now atomic.Pointer[http.Handler]
