@@ -1,5 +1,7 @@
 // Package gateway is the door to the agent: MCP over Streamable HTTP and over
-// standard input and output.
+// standard input and output, for clients of both eras at one address. Those of the
+// legacy era have sessions. Those of the modern era have none: each request says
+// who asks, and requests that belong together share what stands behind the door.
 //
 // It owns what belongs to a transport: HTTP, event streams, session ids, the
 // envelope, limits, Host and Origin, tokens. It knows nothing of servers and
@@ -10,8 +12,11 @@
 //   - Every request is answered, exactly once: with a reply, or with an error
 //     that says what was wrong. A limit never ends a connection silently. Only a
 //     request that its client cancelled gets no answer.
-//   - A client that leaves leaves nothing behind: its calls run to their end,
-//     its session expires.
+//   - A client that leaves leaves nothing behind. One of the legacy era may have
+//     lost a connection only: its calls run to their end, what it missed is kept
+//     for it within limits, and its session expires. One of the modern era gives a
+//     request up by closing its response.
+//   - Whoever comes back to an event stream hears every event once, in order.
 //   - A slow client slows nobody: what is said to it waits in a bounded queue,
 //     out of which the oldest progress and log messages fall first, and never a
 //     request.
