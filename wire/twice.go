@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"strings"
 	"unicode"
 )
@@ -9,25 +10,29 @@ import (
 // letters, or "". Readers differ in which of them counts, and some in whether
 // capital letters matter: who decides by one value must not pass on another.
 func Twice(b []byte) (key string) {
-	var few [8]string // folded keys; most objects have no more
+	var few [8][]byte // keys; most objects have no more
 	n := 0
 	var many map[string]bool
 	_ = members(b, func(k []byte, _, _ int) bool {
-		f := fold(string(k))
-		again := many[f]
+		again := false
 		for _, other := range few[:n] {
-			again = again || other == f
+			again = again || bytes.EqualFold(other, k)
 		}
 		switch {
 		case again:
-			key = string(k)
 		case n < len(few):
-			few[n] = f
+			few[n] = k
 			n++
-		case many == nil:
-			many = map[string]bool{f: true}
 		default:
+			if many == nil {
+				many = map[string]bool{}
+			}
+			f := fold(string(k))
+			again = many[f]
 			many[f] = true
+		}
+		if again {
+			key = string(k)
 		}
 		return !again
 	})
