@@ -331,12 +331,11 @@ func (c *conversation) info() (info SessionInfo, streams, queued int) {
 }
 
 // call has the far side answer a request. It returns false if the client
-// cancelled it: then there is nothing to say. The end of client, which may be nil,
-// does so too.
-func (c *conversation) call(m wire.Message, to wire.Sender, client context.Context) (answer, bool) {
+// cancelled it, which the end of client does too: then there is nothing to say.
+func (c *conversation) call(client context.Context, m wire.Message, to wire.Sender) (answer, bool) {
 	ctx, cancel := context.WithCancelCause(c.life)
 	defer cancel(nil)
-	if client != nil {
+	if client.Done() != nil {
 		defer context.AfterFunc(client, func() { cancel(wire.Cancelled{}) })()
 	}
 	f := flight{id: m.ID, cancel: cancel}

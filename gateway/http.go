@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -227,7 +228,7 @@ func (x *exchange) single(body []byte, key string, p place) *fault {
 		x.accept()
 		return nil
 	}
-	if a, ok := x.c.call(m, x, nil); ok {
+	if a, ok := x.c.call(context.Background(), m, x); ok {
 		x.finish(false, a)
 	} else {
 		x.finish(false)
@@ -253,7 +254,7 @@ func (x *exchange) initialize(m wire.Message, p place) *fault {
 	}
 	h := x.w.Header()
 	h.Set(sessionHeader, c.key)
-	a, _ := c.call(m, x, nil)
+	a, _ := c.call(context.Background(), m, x)
 	if c.agree(a.Reply); a.Error != nil {
 		x.mu.Lock()
 		if x.phase == silent {
@@ -331,7 +332,7 @@ func (x *exchange) batch(body []byte) *fault {
 		case m.IsRequest():
 			requests = true
 			calls.Go(func() {
-				if a, ok := x.c.call(m, x, nil); ok {
+				if a, ok := x.c.call(context.Background(), m, x); ok {
 					answers[i] = &a
 				}
 			})

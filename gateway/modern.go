@@ -216,7 +216,7 @@ func (x *exchange) modern(m wire.Message, p place) *fault {
 			return nil
 		}
 	}
-	if a, ok := c.call(m, x, x.r.Context()); ok {
+	if a, ok := c.call(x.r.Context(), m, x); ok {
 		x.finish(false, a)
 	} else {
 		x.finish(false)

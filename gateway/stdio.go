@@ -249,12 +249,12 @@ func (s *stdio) modern(m wire.Message) {
 		s.answer(f.answer())
 		return
 	}
-	var client context.Context
+	client := context.Background()
 	if m.Method == "subscriptions/listen" {
 		client = s.listens
 	}
 	s.work.Go(func() {
-		if a, ok := c.call(m, s, client); ok {
+		if a, ok := c.call(client, m, s); ok {
 			s.answer(a)
 		}
 	})
@@ -327,7 +327,7 @@ func (s *stdio) serve(m wire.Message) {
 	default:
 		c := s.c
 		s.work.Go(func() {
-			if a, ok := c.call(m, s, nil); ok {
+			if a, ok := c.call(context.Background(), m, s); ok {
 				s.answer(a)
 			}
 		})
@@ -361,7 +361,7 @@ func (s *stdio) initialize(m wire.Message) {
 	opening := make(chan answer, 1)
 	s.c, s.opening = c, opening
 	s.work.Go(func() {
-		a, _ := c.call(m, s, nil)
+		a, _ := c.call(context.Background(), m, s)
 		opening <- a
 	})
 }
