@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"os"
 	"os/exec"
 	"strconv"
@@ -248,7 +249,7 @@ func (h *httpCaller) call(size int) (int, error) {
 	}
 	ok := bytes.HasPrefix(status, []byte("HTTP/1.1 200"))
 	said := string(bytes.TrimSpace(status))
-	length := -1
+	length, chunked := -1, false
 	for {
 		line, err := h.r.ReadSlice('\n')
 		if err != nil {
@@ -258,14 +259,18 @@ func (h *httpCaller) call(size int) (int, error) {
 		if len(line) == 0 {
 			break
 		}
+		chunked = chunked || string(line) == "Transfer-Encoding: chunked"
 		if v, found := bytes.CutPrefix(line, []byte("Content-Length: ")); found {
 			if length, err = strconv.Atoi(string(v)); err != nil {
 				return 0, err
 			}
 		}
 	}
+	if length < 0 && ok && chunked {
+		return h.stream()
+	}
 	if length < 0 {
-		return 0, fmt.Errorf("%s, and no Content-Length", said)
+		return 0, fmt.Errorf("%s, and neither length nor chunks", said)
 	}
 	got := make([]byte, length)
 	if _, err := io.ReadFull(h.r, got); err != nil {
@@ -276,6 +281,28 @@ func (h *httpCaller) call(size int) (int, error) {
 	}
 	h.last, err = wire.Parse(got)
 	return len(h.last.Result), err
+}
+
+// stream reads the answer out of an event stream, which SpecBox begins when an
+// answer is long in coming.
+func (h *httpCaller) stream() (int, error) {
+	body, err := io.ReadAll(httputil.NewChunkedReader(h.r))
+	if err != nil {
+		return 0, err
+	}
+	if _, err := h.r.Discard(len("\r\n")); err != nil { // behind the last chunk
+		return 0, err
+	}
+	for line := range bytes.Lines(body) {
+		data, found := bytes.CutPrefix(line, []byte("data: "))
+		if !found || len(bytes.TrimSpace(data)) == 0 {
+			continue
+		}
+		if h.last, err = wire.Parse(bytes.TrimSpace(data)); err != nil || h.last.IsResponse() {
+			return len(h.last.Result), err
+		}
+	}
+	return 0, fmt.Errorf("an event stream ended without an answer: %.300s", body)
 }
 
 // A box is a SpecBox that serves the echo server, in a process of its own.
