@@ -24,6 +24,7 @@ import (
 	"github.com/specbox/specbox/config"
 	"github.com/specbox/specbox/control"
 	"github.com/specbox/specbox/trace"
+	"github.com/specbox/specbox/wire"
 )
 
 var nasty string // the fixture server
@@ -500,5 +501,41 @@ func TestTheDoorIsOneDoor(t *testing.T) {
 		if res.StatusCode != tt.want {
 			t.Errorf("%s %s for Host %q: %d, want %d", tt.method, tt.path, tt.host, res.StatusCode, tt.want)
 		}
+	}
+}
+
+// A modern client names its conversation by the path, too, and keeps its state.
+func TestConversationsByPath(t *testing.T) {
+	r := serve(t, t.TempDir(), `servers: {one: {command: NASTY, scope: session}}`)
+	<-r.filled
+	do := func(path, body string) string {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+r.Addr()+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+			"Mcp-Protocol-Version": wire.Modern, "Mcp-Method": "tools/call", "Mcp-Name": wire.Str([]byte(body), "params", "name")} {
+			req.Header.Set(k, v)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	call := func(path, tool, args string) string {
+		return do(path, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"one__`+tool+`","arguments":`+args+`,"_meta":{"`+wire.MetaVersion+`":"`+wire.Modern+`","`+wire.MetaCapabilities+`":{}}}}`)
+	}
+	call("/s/a/mcp", "set", `{"key":"k","value":"kept"}`)
+	if got := call("/s/a/mcp", "get", `{"key":"k"}`); !strings.Contains(got, "kept") {
+		t.Errorf("the same conversation: %s", got)
+	}
+	if got := call("/s/b/mcp", "get", `{"key":"k"}`); strings.Contains(got, "kept") || strings.Contains(got, "error") {
+		t.Errorf("another conversation: %s", got)
 	}
 }

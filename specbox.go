@@ -299,8 +299,9 @@ func (r *Runtime) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) e
 
 func (r *Runtime) agentHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", r.gateway)
-	mux.Handle("/mcp/{server}", r.gateway)
+	for _, path := range []string{"/mcp", "/mcp/{server}", "/s/{key}/mcp", "/s/{key}/mcp/{server}"} {
+		mux.Handle(path, r.gateway)
+	}
 	mux.Handle("/mcp/{$}", r.gateway)
 	mux.Handle("GET /healthz", r.gateway.Guard(r.healthz()))
 	if r.tenants.Open() && r.opts.Config.Metrics == "" {
