@@ -78,7 +78,7 @@ func (g *Gateway) conversation(o Opening, key string) *conversation {
 	}
 	c := &conversation{g: g, o: o, key: key, opened: time.Now(), seen: time.Now(), client: clientName(o.Params), ready: make(chan struct{})}
 	c.backlog = queue{limits: &g.cfg.Limits, dropped: &g.dropped}
-	c.replay.limits = &g.cfg.Limits
+	c.replay.limits, c.replay.all = &g.cfg.Limits, &g.held
 	c.replay.fall = func(data []byte) { _ = c.send(data) } // it is bounded, and the session may have ended
 	c.life, c.end = context.WithCancelCause(g.life)
 	return c

@@ -161,6 +161,7 @@ type Gateway struct {
 	end     context.CancelCauseFunc
 	work    sync.WaitGroup // what uses a session
 	dropped atomic.Int64
+	held    atomic.Int64 // bytes of answers that wait for clients to come back
 
 	mu       sync.Mutex
 	closed   bool

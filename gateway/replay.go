@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,6 +13,7 @@ import (
 const (
 	maxTracks = 64   // streams of one session that nobody reads
 	maxSaid   = 1024 // events of one stream
+	bodies    = 4    // answers of the largest size that wait in all sessions
 )
 
 // A replay keeps the event streams of a session, so that a client can go on with
@@ -19,6 +21,7 @@ const (
 // whoever names the last one that it heard. A replay is safe for concurrent use.
 type replay struct {
 	limits *Limits
+	all    *atomic.Int64     // bytes of answers that wait in all sessions; nil if none ever does here
 	fall   func(data []byte) // takes what was to be said on a stream that nobody came back to
 
 	mu     sync.Mutex
@@ -126,14 +129,24 @@ func (tr *track) finish(answers []answer) {
 	tr.r.let(unsaid)
 }
 
-// hold notes that answers wait on tr for a client to come back. Others give way
-// to them, those that were left longest ago first. The caller holds the lock.
+// hold notes that answers wait on tr for a client to come back. Others of the
+// session give way to them, those that were left longest ago first. If other
+// sessions have taken all the room there is, they wait no more. The caller holds
+// the lock.
 func (r *replay) hold(tr *track, size int) (unsaid []item) {
-	for r.held > 0 && int64(r.held+size) > r.limits.Body {
+	full := func() bool {
+		all := r.all.Load()
+		return all > 0 && all+int64(size) > bodies*r.limits.Body
+	}
+	for r.held > 0 && (int64(r.held+size) > r.limits.Body || full()) {
 		unsaid = append(unsaid, r.drop(r.oldest(func(other *track) bool { return other.held > 0 }))...)
+	}
+	if full() {
+		return append(unsaid, r.drop(tr)...)
 	}
 	tr.held = size
 	r.held += size
+	r.all.Add(int64(size))
 	return unsaid
 }
 
@@ -214,8 +227,11 @@ func (tr *track) arrived() bool { return tr.unsent == 0 && len(tr.queue.items) =
 
 // unqueue takes what is to be said. The caller holds the lock.
 func (tr *track) unqueue() []item {
-	tr.r.held -= tr.held
-	tr.held = 0
+	if tr.held > 0 {
+		tr.r.held -= tr.held
+		tr.r.all.Add(-int64(tr.held))
+		tr.held = 0
+	}
 	return tr.queue.take()
 }
 

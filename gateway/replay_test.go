@@ -267,6 +267,34 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	})
 }
 
+// What waits for clients to come back is bounded over all sessions too, and the
+// room is given back.
+func TestWhatAllSessionsKeepIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGateway(t, &server{}, func(c *gateway.Config) { c.Limits.Body = 100_000 })
+		kept := func() (n int) {
+			for range 10 {
+				c := newClient(t, g).initialize("2025-11-25")
+				c.begin(2*time.Second, call("2", "later", `{"n":80000}`))
+				time.Sleep(5 * time.Second)
+				if w := c.resumed("1-0"); w.Body.Len() > 80_000 {
+					n++ // it was read, and need not wait any more
+				}
+				c.begin(2*time.Second, call("3", "later", `{"n":80000}`)) // it waits to the end
+				time.Sleep(5 * time.Second)
+			}
+			return n
+		}
+		if n := kept(); n != 5 {
+			t.Errorf("of ten sessions %d had room for an answer beside those that wait; want 5", n)
+		}
+		g.CloseSessions(func(gateway.SessionInfo) bool { return true })
+		if n := kept(); n != 5 {
+			t.Errorf("after all sessions have ended, %d had room; want 5", n)
+		}
+	})
+}
+
 // A cutter is a proxy that cuts connections after some bytes, for as long as it
 // has cuts.
 type cutter struct {
