@@ -383,11 +383,10 @@ func (s *Session) await(ctx context.Context, srv *Server, lease *sandbox.Lease, 
 			timer.Reset(srv.CallTimeout)
 		case <-sent.Done():
 			reply, err := sent.Outcome()
-			if err != nil {
+			if err != nil && lease.Conn().Err() != nil {
 				s.dropAsks(lease.Conn())
-				return reply, lease.Explain(err)
 			}
-			return reply, nil
+			return reply, explain(srv, lease.Explain(err))
 		case <-ctx.Done():
 			s.giveUp(ctx, srv, lease, sent)
 			return wire.Reply{}, context.Cause(ctx)
@@ -400,6 +399,19 @@ func (s *Session) await(ctx context.Context, srv *Server, lease *sandbox.Lease, 
 			return wire.Reply{}, fmt.Errorf("server %q: %w for %v; if it needs longer, raise its call_timeout", srv.Name, errNoReply, srv.CallTimeout)
 		}
 	}
+}
+
+// explain says whose answer could not be taken, and what to do.
+func explain(srv *Server, err error) error {
+	var long *wire.TooLongError
+	var invalid *wire.InvalidError
+	switch {
+	case errors.As(err, &long):
+		return fmt.Errorf("server %q: its answer is a %w; ask for less, or raise limits: {message: ...}", srv.Name, err)
+	case errors.As(err, &invalid):
+		return fmt.Errorf("server %q: its answer is %w", srv.Name, err)
+	}
+	return err
 }
 
 // giveUp tells the server that nobody waits any more.

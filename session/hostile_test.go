@@ -253,3 +253,38 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// An answer that cannot be passed on is told of with the name of its server, and
+// the next call finds it alive.
+func TestAnswersThatCannotBeTaken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := open(t, []string{"odd"}, func(*sandbox.Spec, int) sim.Life {
+			return sim.Life{Serve: func(ctx context.Context, p *sim.Peer, m wire.Message) wire.Reply {
+				switch {
+				case m.Method == "tools/list":
+					return wire.Reply{Result: []byte(`{"tools":[{"name":"broken"},{"name":"long"},{"name":"fine"}]}`)}
+				case wire.Str(m.Params, "name") == "broken":
+					return wire.Reply{Result: []byte(`{"content":[oops]}`)}
+				case wire.Str(m.Params, "name") == "long":
+					return sim.Text(strings.Repeat("x", 100_000))
+				}
+				return sim.Text("fine")
+			}}
+		}, func(s *session.Server) { s.Spec.Limit = 50_000 })
+		defer h.stop()
+		h.fill()
+		c := h.client("t", "", "{}")
+		if got := c.call("odd__broken", "{}"); !strings.Contains(got, `server "odd": its answer is not JSON`) {
+			t.Errorf("broken: %s", got)
+		}
+		if got := c.call("odd__long", "{}"); !strings.Contains(got, `server "odd": its answer is a message of`) || !strings.Contains(got, "limits") {
+			t.Errorf("long: %s", got)
+		}
+		if got := c.call("odd__fine", "{}"); got != "fine" {
+			t.Errorf("fine: %s", got)
+		}
+		if n := h.sim.Count().Live; n != 1 {
+			t.Errorf("%d sandboxes are alive", n)
+		}
+	})
+}
