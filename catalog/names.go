@@ -22,8 +22,9 @@ const (
 	// view and was in none for this long: it was renamed or removed.
 	releaseAfter = 7 * 24 * time.Hour
 
-	// A server that gives new names all the time must not fill the memory.
-	maxClaims = 20_000 // of one server, beside those in use
+	// A server that gives new names all the time must not fill memory and disk.
+	maxClaims = 20_000 // of one server, beside those in use, weighed
+	usualName = 256    // bytes: a claim weighs one for each that its name begins
 
 	lockWait   = 2 * time.Second  // a client waits for its list
 	retryAfter = 10 * time.Second // when names could not be kept
@@ -48,6 +49,11 @@ type owner struct {
 	server, prefix, own string
 }
 
+func (o owner) weight() int { return 1 + len(o.own)/usualName }
+
+// size is about how long a line of the log with a claim of o is.
+func (o owner) size() int { return 2*len(o.own) + len(o.server) + len(o.prefix) + 100 }
+
 // A group of names is seen when it takes part in a view.
 type nameGroup struct{ server, prefix string }
 
@@ -71,7 +77,8 @@ type registry struct {
 	mu      sync.RWMutex
 	owners  map[owner]claim
 	names   map[nameKey]owner
-	count   map[string]int       // server -> claims
+	weight  map[string]int       // server -> its claims, weighed
+	size    int                  // bytes of all lines that hold, about
 	seen    map[nameGroup]string // day of the last view
 	seq     uint64
 	unsaved []line
@@ -88,7 +95,7 @@ func newRegistry(dir string, log *slog.Logger) *registry {
 func (r *registry) clear() {
 	r.owners = map[owner]claim{}
 	r.names = map[nameKey]owner{}
-	r.count = map[string]int{}
+	r.weight, r.size = map[string]int{}, 0
 	r.seen = map[nameGroup]string{}
 }
 
@@ -161,7 +168,7 @@ func (r *registry) claim(wants []owner, groups map[nameGroup]bool, day string) [
 	names, lines, dropped := r.decide(wants, groups, day)
 	r.unsaved = r.current(append(r.unsaved, lines...))
 	out := r.unsaved
-	whole := read.fresh || dropped || r.at.lines+len(out) > 2*len(r.owners)+1000
+	whole := read.fresh || dropped || r.at.lines+len(out) > 2*len(r.owners)+1000 || r.at.offset > int64(3*r.size)+1<<20
 	if whole {
 		out = r.snapshot()
 	}
@@ -223,7 +230,8 @@ func (r *registry) set(o owner, name string) {
 	r.seq++
 	r.owners[o] = claim{name, r.seq}
 	r.names[k] = o
-	r.count[o.server]++
+	r.weight[o.server] += o.weight()
+	r.size += o.size()
 }
 
 func (r *registry) unset(o owner) {
@@ -233,7 +241,8 @@ func (r *registry) unset(o owner) {
 	}
 	delete(r.owners, o)
 	delete(r.names, nameKey{o.kind, c.name})
-	r.count[o.server]--
+	r.weight[o.server] -= o.weight()
+	r.size -= o.size()
 }
 
 // decide gives names to those who have none. It returns the lines that say so,
@@ -282,7 +291,7 @@ func (r *registry) free(o owner, groups map[nameGroup]bool, day string) string {
 func (r *registry) forget(wants []owner) bool {
 	inUse := map[string]map[owner]bool{}
 	for _, o := range wants {
-		if r.count[o.server] > maxClaims {
+		if r.weight[o.server] > maxClaims {
 			if inUse[o.server] == nil {
 				inUse[o.server] = map[owner]bool{}
 			}
@@ -292,17 +301,23 @@ func (r *registry) forget(wants []owner) bool {
 	dropped := false
 	for server, used := range inUse {
 		var idle []owner
+		weight := 0
 		for o := range r.owners {
 			if o.server == server && !used[o] {
 				idle = append(idle, o)
+				weight += o.weight()
 			}
 		}
-		if len(idle) <= maxClaims {
+		if weight <= maxClaims {
 			continue
 		}
 		slices.SortFunc(idle, func(a, b owner) int { return cmp.Compare(r.owners[a].seq, r.owners[b].seq) })
-		for _, o := range idle[:len(idle)-maxClaims/2] { // half, so that it is not done again at once
+		for _, o := range idle {
+			if weight <= maxClaims/2 { // half, so that it is not done again at once
+				break
+			}
 			r.unset(o)
+			weight -= o.weight()
 			dropped = true
 		}
 	}

@@ -346,6 +346,30 @@ func TestNamesDoNotGrowForEver(t *testing.T) {
 	}
 }
 
+// Names that are long take as much room as many short ones.
+func TestLongNamesDoNotFillTheDisk(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	members := []catalog.Member{{Server: "x", Hash: "h"}}
+	for round := range 12 {
+		var names []string
+		for i := range 500 {
+			names = append(names, fmt.Sprintf("%d-%d-%s", round, i, strings.Repeat("n", 8000)))
+		}
+		put(t, s, offer("x", names...))
+		if n := len(s.View("", "none", members).Tools()); n != 500 {
+			t.Fatalf("%d tools are listed", n)
+		}
+	}
+	info, err := os.Stat(filepath.Join(dir, "names.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 32<<20 {
+		t.Errorf("the log of names has %d MiB after 48 MB of names, of which 4 are in use", info.Size()>>20)
+	}
+}
+
 func TestSecondOwnerOfAURIIsReachable(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
