@@ -25,6 +25,13 @@ test: needs lint servers conformance ## Install what the tests need, and run all
 conformance: needs ## Compare what the official suite finds with and without SpecBox
 	@go run ./conformance
 
+FUZZTIME ?= 30m
+.PHONY: fuzz
+fuzz: ## Fuzz the whole house: each target for FUZZTIME
+	@for target in FuzzHTTP FuzzServerOutput FuzzStdin; do \
+	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./e2e; \
+	done
+
 .PHONY: build
 build: ## Build bin/specbox, one static program
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/specbox ./cmd/specbox

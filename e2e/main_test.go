@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	house "github.com/specbox/specbox"
 	"github.com/specbox/specbox/servers"
 )
 
@@ -31,6 +32,7 @@ import (
 var specbox, nasty string
 
 func TestMain(m *testing.M) {
+	house.Init() // a house in this process makes sandboxes by this very program
 	// Orphans come to this process, so that none is overlooked.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		panic(err)
@@ -137,7 +139,21 @@ func serveFile(t *testing.T, state string, config object, flags ...string) *box 
 		t.Fatal(err)
 	}
 	x.url = m[1]
+	x.note()
 	return x
+}
+
+// instances are the names that boxes gave themselves, by state folder: those of
+// their run folders, which their cgroups have too.
+var instances sync.Map // state -> *sync.Map of names
+
+// note remembers how the box calls itself.
+func (x *box) note() {
+	names, _ := instances.LoadOrStore(x.state, new(sync.Map))
+	dirs, _ := filepath.Glob(filepath.Join(x.state, "run", "*"))
+	for _, d := range dirs {
+		names.(*sync.Map).Store(filepath.Base(d), true)
+	}
 }
 
 // endedWith returns a context that ends with ctx, or when c is closed.
@@ -371,17 +387,27 @@ func (x *box) nothingLeft(t *testing.T) {
 	if dirs, _ := filepath.Glob(filepath.Join(x.state, "run", "*")); len(dirs) > 0 {
 		t.Errorf("left in the state folder: %q", dirs)
 	}
-	if groups := cgroups(x.cmd.Process.Pid); len(groups) > 0 {
+	if groups := x.cgroups(); len(groups) > 0 {
 		t.Errorf("left cgroups: %q", groups)
 	}
 }
 
-// cgroups returns the cgroup folders that belong to the specbox of that pid.
-func cgroups(pid int) []string {
+// cgroups returns the cgroup folders of this box, and of those that ran on its
+// state folder before.
+func (x *box) cgroups() []string {
+	names, ok := instances.Load(x.state)
+	if !ok {
+		return nil
+	}
 	var out []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(p string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() && regexp.MustCompile(`specbox.*\b`+strconv.Itoa(pid)+`\b`).MatchString(p) {
-			out = append(out, p)
+		if err != nil || !d.IsDir() {
+			return nil
+		}
+		if instance, _, ok := strings.Cut(strings.TrimPrefix(d.Name(), "specbox-"), "-"); ok {
+			if _, ours := names.(*sync.Map).Load(instance); ours {
+				out = append(out, p)
+			}
 		}
 		return nil
 	})
