@@ -477,3 +477,15 @@ func TestFilesAndStateLast(t *testing.T) {
 		}
 	}
 }
+
+// The look for what is left must be able to find something: while a sandbox
+// lives, its cgroups are there, where this user may make any.
+func TestTheLookForCgroupsFindsThem(t *testing.T) {
+	x := serve(t, object{"n": object{"command": nasty}})
+	c := connect(t, x.url, "{}")
+	c.call(t, "n__echo", "{}")
+	limited := !strings.Contains(x.run(t, "doctor", "--json"), "rlimit")
+	if groups := x.cgroups(); limited && len(groups) == 0 {
+		t.Error("a sandbox lives, and no cgroup of it was found")
+	}
+}

@@ -130,7 +130,7 @@ func goSession(t *testing.T, url, prefix, nasty string) []check {
 		all = append(all, one)
 	}
 	var err error
-	s.ClientSession, err = client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, nil)
+	s.ClientSession, err = client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // the era with sessions
 	if err != nil {
 		say("initialize", err)
 		return all
@@ -283,12 +283,8 @@ func (s *session) progress(ctx context.Context) error {
 	if _, err := s.CallTool(ctx, p); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !slices.Equal(s.steps, []float64{1, 2, 3, 4, 5}) {
-		return fmt.Errorf("steps %v", s.steps)
-	}
-	return nil
+	// The client hands notifications on beside replies.
+	return s.until(ctx, "five steps of progress", func() bool { return slices.Equal(s.steps, []float64{1, 2, 3, 4, 5}) })
 }
 
 func (s *session) cancellation(ctx context.Context) error {

@@ -4,8 +4,8 @@ check: {"check", "ok", "detail"}.
     python session.py URL PREFIX [NASTY]
 
 PREFIX stands before the names of server-everything's tools and prompts. NASTY
-stands before those of a nasty server, if there is one at URL. The client finds
-out by itself which revision of the protocol is spoken.
+stands before those of a nasty server, if there is one at URL. The session is one of
+the era with sessions.
 """
 
 import json
@@ -63,6 +63,7 @@ async def on_message(message):
 
 client = Client(
     URL,
+    mode="legacy",
     sampling_callback=sample,
     elicitation_callback=elicit,
     list_roots_callback=roots,
