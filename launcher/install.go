@@ -42,6 +42,15 @@ func passedEnv() []string {
 	return env
 }
 
+// toolLimit bounds one run of an installer: large packages on slow networks take
+// some minutes.
+const toolLimit = 10 * time.Minute
+
+// impatient has installers give up on a network that is not there within a
+// minute or so, where they would try for several. What the user's environment
+// says counts more.
+var impatient = []string{"npm_config_fetch_retries=1", "npm_config_fetch_timeout=60000", "PIP_RETRIES=1", "PIP_DEFAULT_TIMEOUT=30", "UV_HTTP_TIMEOUT=60"}
+
 // run runs one tool to its end, or kills it with its children. Env is beside
 // what every installer gets. The error has the tail of what the tool said.
 func (i *installer) run(env []string, tool string, args ...string) (string, error) {
@@ -49,9 +58,12 @@ func (i *installer) run(env []string, tool string, args ...string) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("%s is not installed: %s", tool, howToGet(tool))
 	}
+	late := fmt.Errorf("%s took longer than %v and was ended: is the network there?", programName(tool), toolLimit)
+	ctx, cancel := context.WithTimeoutCause(i.ctx, toolLimit, late)
+	defer cancel()
 	var out tail
-	cmd := exec.CommandContext(i.ctx, path, args...)
-	cmd.Dir, cmd.Env = i.dir, append(passedEnv(), env...)
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir, cmd.Env = i.dir, slices.Concat(impatient, passedEnv(), env)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.ExtraFiles = []*os.File{i.lock}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -63,6 +75,9 @@ func (i *installer) run(env []string, tool string, args ...string) (string, erro
 	}
 	if i.ctx.Err() != nil {
 		return "", context.Cause(i.ctx)
+	}
+	if ctx.Err() != nil {
+		err = late
 	}
 	said := out.String()
 	return said, &toolError{tool: programName(tool), err: err, said: said}

@@ -23,11 +23,12 @@ import (
 // so that they do not run unless the server's install_scripts says so; which
 // ones were left out is noted.
 func (i *installer) npm(p Package, m *manifest) error {
-	// Its own package.json keeps npm from looking for one further up.
+	// Its own package.json keeps npm from looking for one further up. --prefix
+	// would do that too, and hide the machine's npmrc: registry, proxy, CA.
 	if err := os.WriteFile(filepath.Join(i.dir, "package.json"), []byte("{\"private\": true}\n"), 0o644); err != nil {
 		return err
 	}
-	args := []string{"install", "--prefix", i.dir, "--save-exact", "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--loglevel=error"}
+	args := []string{"install", "--save-exact", "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--loglevel=error"}
 	if p.Scripts {
 		args = append(args, "--ignore-scripts=false", "--dangerously-allow-all-scripts")
 	} else {

@@ -84,7 +84,7 @@ func (m *Manager) start(ctx context.Context, b *box) error {
 	if spec.StartTimeout > 0 {
 		limit = spec.StartTimeout
 	}
-	late := fmt.Errorf("it was not ready within %v (startTimeout: raise it if the server needs longer)", limit)
+	late := fmt.Errorf("it was not ready within %v (start_timeout: raise it if the server needs longer)", limit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	inst, err := b.backend.Create(ctx, b.id, spec, b.stderr)

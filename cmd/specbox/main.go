@@ -19,6 +19,10 @@ import (
 
 func main() {
 	specbox.Init() // in a helper of the sandboxes, it does not return
+	// A reader that leaves (specbox serve | head) is an error of writing, and not
+	// the end of this process with all its sandboxes still to be taken down. It
+	// is taken and not ignored, which servers would inherit.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(interruptible(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
