@@ -407,7 +407,7 @@ func explain(srv *Server, err error) error {
 	var invalid *wire.InvalidError
 	switch {
 	case errors.As(err, &long):
-		return fmt.Errorf("server %q: its answer is a %w; ask for less, or raise limits: {message: ...}", srv.Name, err)
+		return fmt.Errorf("server %q: its answer is too large: %w; ask for less, or raise limits: {message: ...}", srv.Name, err)
 	case errors.As(err, &invalid):
 		return fmt.Errorf("server %q: its answer is %w", srv.Name, err)
 	}

@@ -277,7 +277,7 @@ func TestAnswersThatCannotBeTaken(t *testing.T) {
 		if got := c.call("odd__broken", "{}"); !strings.Contains(got, `server "odd": its answer is not JSON`) {
 			t.Errorf("broken: %s", got)
 		}
-		if got := c.call("odd__long", "{}"); !strings.Contains(got, `server "odd": its answer is a message of`) || !strings.Contains(got, "limits") {
+		if got := c.call("odd__long", "{}"); !strings.Contains(got, `server "odd": its answer is too large: message of`) || !strings.Contains(got, "limits") {
 			t.Errorf("long: %s", got)
 		}
 		if got := c.call("odd__fine", "{}"); got != "fine" {

@@ -33,6 +33,16 @@ func (e *TooLongError) Error() string {
 	return fmt.Sprintf("message of %d bytes is over the limit of %d", e.Size, e.Limit)
 }
 
+// Answers returns the id of the request that the message answers, as far as its
+// ends tell, or nil.
+func (e *TooLongError) Answers() []byte {
+	id, isResponse := lostID(e.Head, e.Tail)
+	if !isResponse {
+		return nil
+	}
+	return id
+}
+
 // An InvalidError tells of something that was sent as a message, and is not
 // JSON.
 type InvalidError struct {

@@ -360,14 +360,40 @@ func (i *instance) answer(s *sending, res *http.Response) error {
 	switch {
 	case errors.As(err, &long):
 		i.give(item{err: long})
-		return nil
+		if string(long.Answers()) == string(s.m.ID) {
+			return nil // that fails the call
+		}
+		return i.tooLong()
 	case err != nil:
 		return i.fault(err)
 	case !isMessage(raw):
 		return i.strange(res, raw)
 	}
 	i.deliver(raw)
+	if !answers(raw, s.m.ID) {
+		return &fault{text: i.where + ": it answered with a message that is no answer to the request", status: res.StatusCode}
+	}
 	return nil
+}
+
+// tooLong is the error of a request whose answer was dropped, for the case that
+// what is left of that does not tell which request it answered.
+func (i *instance) tooLong() *fault {
+	return &fault{text: fmt.Sprintf("%s: its answer is over the limit of %d bytes", i.where, i.limit)}
+}
+
+// answers reports whether raw is the answer to the request of that id, or a batch
+// with it.
+func answers(raw, id []byte) bool {
+	m, err := wire.Parse(raw)
+	found := err == nil && m.IsResponse() && string(m.ID) == string(id)
+	if err != nil {
+		_ = wire.Each(raw, func(elem []byte) bool { // isMessage holds
+			found = answers(elem, id)
+			return !found
+		})
+	}
+	return found
 }
 
 // isMessage reports whether raw is a message, or a batch of them, and whole.
@@ -429,15 +455,18 @@ const listenPatience = time.Second
 // answer and ends. One that breaks off before is resumed where the server can.
 func (i *instance) stream(s *sending, res *http.Response) error {
 	var at position
-	answered := false
+	answered, dropped := false, false
 	failures := 0
 	for {
 		err := i.events(res, &at, func(m wire.Message) {
-			dropped := m.Raw == nil // over the limit: the answer, rather than anything else
-			answered = answered || dropped || m.IsResponse() && string(m.ID) == string(s.m.ID)
+			dropped = dropped || m.Raw == nil // over the limit: the answer, rather than anything else
+			answered = answered || (m.IsResponse() || m.Raw == nil) && string(m.ID) == string(s.m.ID)
 		})
-		if answered {
+		switch {
+		case answered:
 			return nil
+		case dropped:
+			return i.tooLong()
 		}
 		if at.id == "" {
 			if err == nil {
@@ -493,15 +522,16 @@ func (i *instance) events(res *http.Response, at *position, see func(wire.Messag
 	}
 }
 
-// event delivers the message of an event, if it holds one. One over the limit
-// is returned as the zero Message.
+// event delivers the message of an event, if it holds one. Of one over the
+// limit the Message has at most the ID of the request that it answers.
 func (i *instance) event(e sse.Event) (wire.Message, bool) {
 	if e.Type != "" && e.Type != "message" {
 		return wire.Message{}, false
 	}
 	if e.Size > 0 {
-		i.give(item{err: &wire.TooLongError{Size: e.Size, Limit: i.limit, Head: e.Head, Tail: e.Tail}})
-		return wire.Message{}, true
+		long := &wire.TooLongError{Size: e.Size, Limit: i.limit, Head: e.Head, Tail: e.Tail}
+		i.give(item{err: long})
+		return wire.Message{ID: long.Answers()}, true
 	}
 	raw := bytes.TrimSpace(e.Data)
 	if !isMessage(raw) { // the first event of a stream may be empty, the last one may be cut

@@ -354,9 +354,12 @@ func TestErrorsSayWhatIsWrongAndWhatToDo(t *testing.T) {
 		{"no JSON-RPC", answer(200, "application/json", `{"ok":`), "its answer is no JSON-RPC message"},
 		{"binary", answer(200, "application/octet-stream", "x"), "it answered with application/octet-stream, which is no MCP"},
 		{"nothing", answer(202, "", ""), "202 Accepted, and gave no result"},
+		{"another's answer", answer(200, "application/json", `{"jsonrpc":"2.0","id":77,"result":{}}`), "it answered with a message that is no answer to the request"},
+		{"too long", answer(200, "application/json", `{"x":"`+strings.Repeat("x", 20_000)+`"}`), "its answer is over the limit of 10000 bytes"},
+		{"too long an event", answer(200, "text/event-stream", `data: {"x":"`+strings.Repeat("x", 20_000)+"\"}\n\n"), "its answer is over the limit of 10000 bytes"},
 		{"JSON-RPC error", answer(400, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"bad version"}}`), "bad version"},
 	} {
-		spec := &sandbox.Spec{Server: "far", URL: tt.url, Transport: "http", Headers: map[string]string{"Authorization": "Bearer hunter22"}}
+		spec := &sandbox.Spec{Server: "far", URL: tt.url, Transport: "http", Headers: map[string]string{"Authorization": "Bearer hunter22"}, Limit: 10_000}
 		c, _ := connect(t, spec, io.Discard)
 		err := shake(t, c)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
