@@ -376,11 +376,17 @@ func (r *room) stop() error {
 	return <-r.done
 }
 
+// What those take who have shown no token yet.
+const (
+	idleConnection = 2 * time.Minute
+	maxHeader      = 64 << 10 // bytes
+)
+
 // hangUp is how long requests under way may still answer at shutdown.
 const hangUp = 2 * time.Second
 
 func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeader}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }() // ends with the server
 	select {
