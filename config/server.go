@@ -149,6 +149,9 @@ func (r *reader) defaults(s *Server) {
 			s.Isolation = Remote
 		}
 	}
+	if s.Isolation == None { // nothing keeps it from the host's network
+		s.Network = Network{All: true}
+	}
 	setDefault(&s.Memory, 2<<30)
 	setDefault(&s.Pids, 512)
 	setDefault(&s.Scope, PerSession)
