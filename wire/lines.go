@@ -110,33 +110,36 @@ func (l *Lines) Noise(line []byte) { l.noise(line[:min(len(line), noiseSize)]) }
 // line reads to the end of the line. Over the limit it reads on without keeping
 // anything but both ends; of noise, only the beginning is kept.
 func (l *Lines) line() ([]byte, error) {
-	var line []byte
+	var long rope
+	defer long.free()
 	noise := false
 	for {
 		chunk, err := l.r.ReadSlice('\n')
-		if len(line) == 0 {
+		if long.size == 0 {
 			chunk = bytes.TrimLeft(chunk, " \t\r\n")
 			noise = len(chunk) > 0 && chunk[0] != '{' && chunk[0] != '['
-		} else if noise && len(line) >= noiseSize {
+		} else if noise && long.size >= noiseSize {
 			chunk = nil
 		}
-		if int64(len(line)+len(chunk)) > l.limit {
-			return nil, l.discard(append(line, chunk...), err)
+		over := int64(long.size+len(chunk)) > l.limit
+		more := errors.Is(err, bufio.ErrBufferFull)
+		if long.size == 0 && !over && !more {
+			return bytes.Clone(chunk), err
 		}
-		if err == nil && line == nil {
-			return bytes.Clone(chunk), nil
+		long.add(chunk)
+		if over {
+			return nil, l.discard(&long, err)
 		}
-		line = append(line, chunk...)
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
+		if !more {
+			return long.line(), err
 		}
 	}
 }
 
-func (l *Lines) discard(seen []byte, err error) error {
-	size := int64(len(seen))
-	head := bytes.Clone(seen[:min(len(seen), peekSize)])
-	tail := bytes.Clone(seen[max(0, len(seen)-peekSize):])
+// discard reads the rest of a line that is too long, and keeps its ends.
+func (l *Lines) discard(seen *rope, err error) error {
+	size := int64(seen.size)
+	head, tail := seen.ends(peekSize)
 	for errors.Is(err, bufio.ErrBufferFull) {
 		var chunk []byte
 		chunk, err = l.r.ReadSlice('\n')

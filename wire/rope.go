@@ -1,0 +1,65 @@
+package wire
+
+import (
+	"bytes"
+	"sync"
+)
+
+// blockSize is large enough that a long line needs few blocks, and small enough
+// that the last one wastes little.
+const blockSize = 256 << 10
+
+type block [blockSize]byte
+
+var blocks = sync.Pool{New: func() any { return new(block) }}
+
+// A rope is a line that is being read, in blocks that are used again. A slice
+// that grows would copy a long line several times, and leave as much garbage.
+type rope struct {
+	parts []*block
+	size  int
+}
+
+func (r *rope) add(chunk []byte) {
+	for len(chunk) > 0 {
+		at := r.size % blockSize
+		if at == 0 {
+			r.parts = append(r.parts, blocks.Get().(*block))
+		}
+		n := copy(r.parts[len(r.parts)-1][at:], chunk)
+		r.size += n
+		chunk = chunk[n:]
+	}
+}
+
+// slices returns what the rope holds, in order. They are good until free.
+func (r *rope) slices() [][]byte {
+	out := make([][]byte, len(r.parts))
+	for i, p := range r.parts {
+		out[i] = p[:min(blockSize, r.size-i*blockSize)]
+	}
+	return out
+}
+
+// line returns a copy of all that the rope holds.
+func (r *rope) line() []byte { return bytes.Join(r.slices(), nil) }
+
+// ends returns copies of the first and the last n bytes, which is at most the
+// size of a block.
+func (r *rope) ends(n int) (head, tail []byte) {
+	all := r.slices()
+	if len(all) == 0 {
+		return nil, nil
+	}
+	head = bytes.Clone(all[0][:min(n, len(all[0]))])
+	tail = bytes.Join(all[max(0, len(all)-2):], nil)
+	return head, bytes.Clone(tail[max(0, len(tail)-n):])
+}
+
+// free gives the blocks back.
+func (r *rope) free() {
+	for _, p := range r.parts {
+		blocks.Put(p)
+	}
+	*r = rope{}
+}
