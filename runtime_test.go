@@ -14,7 +14,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -538,4 +540,65 @@ func TestConversationsByPath(t *testing.T) {
 	if got := call("/s/b/mcp", "get", `{"key":"k"}`); strings.Contains(got, "kept") || strings.Contains(got, "error") {
 		t.Errorf("another conversation: %s", got)
 	}
+}
+
+// What a call was asked with need not stay in memory for as long as it takes.
+func TestCallsUnderWayHoldNoMessages(t *testing.T) {
+	r := serve(t, t.TempDir(), "servers: {one: {command: NASTY, scope: shared}}")
+	<-r.filled
+	const size, calls = 4 << 20, 8
+	post := func(ctx context.Context, key, head string, pad int) *http.Response {
+		body := io.MultiReader(strings.NewReader(head), io.LimitReader(letters{}, int64(pad)), strings.NewReader(`"}}}`))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = int64(len(head) + pad + 4)
+		req.Header.Set("Content-Type", "application/json")
+		if key != "" {
+			req.Header.Set("Mcp-Session-Id", key)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil // it was given up
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		return res
+	}
+	hello := post(t.Context(), "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"`, 1)
+	key := hello.Header.Get("Mcp-Session-Id")
+	ctx, cancel := context.WithCancel(t.Context())
+	var under sync.WaitGroup
+	for range calls {
+		under.Go(func() {
+			post(ctx, key, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"one__hang","arguments":{"pad":"`, size)
+		})
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	var m runtime.MemStats
+	for { // until all have been passed on
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		rows := r.ps()
+		if len(rows) == 1 && rows[0].Calls == calls && m.HeapAlloc < size*calls/2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("%d MiB are in use while %d calls of %d MiB are under way: %+v", m.HeapAlloc>>20, calls, size>>20, rows)
+			break
+		}
+	}
+	cancel()
+	under.Wait()
+}
+
+// letters read as an endless text.
+type letters struct{}
+
+func (letters) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
 }

@@ -338,13 +338,14 @@ func (c *conversation) call(client context.Context, m wire.Message, to wire.Send
 	if client.Done() != nil {
 		defer context.AfterFunc(client, func() { cancel(wire.Cancelled{}) })()
 	}
-	f := flight{id: m.ID, cancel: cancel}
-	if m.Method == "initialize" {
+	id, method := bytes.Clone(m.ID), m.Method // m holds the whole message, which need not stay for as long as the call
+	f := flight{id: id, cancel: cancel}
+	if method == "initialize" {
 		f.cancel = nil
 	}
 	far, err := c.begin(&f)
 	if err != nil {
-		return answer{m.ID, wire.Fail(wire.CodeServer, "%v", err)}, true
+		return answer{id, wire.Fail(wire.CodeServer, "%v", err)}, true
 	}
 	defer c.finish(&f)
 	r := c.ask(ctx, far, m, to)
@@ -355,17 +356,18 @@ func (c *conversation) call(client context.Context, m wire.Message, to wire.Send
 		}
 	}
 	if r.Result == nil && r.Error == nil {
-		r = wire.Fail(wire.CodeInternal, "%s was not answered", m.Method)
+		r = wire.Fail(wire.CodeInternal, "%s was not answered", method)
 		if ctx.Err() != nil {
-			r = wire.Fail(wire.CodeServer, "%s was not answered: %v", m.Method, context.Cause(ctx))
+			r = wire.Fail(wire.CodeServer, "%s was not answered: %v", method, context.Cause(ctx))
 		}
 	}
-	return answer{m.ID, r}, true
+	return answer{id, r}, true
 }
 
 func (c *conversation) ask(ctx context.Context, far Session, m wire.Message, to wire.Sender) (r wire.Reply) {
-	defer c.g.recovered(m.Method, func() {
-		r = wire.Fail(wire.CodeInternal, "%s met a fault in SpecBox; its log says more", m.Method)
+	method := m.Method
+	defer c.g.recovered(method, func() {
+		r = wire.Fail(wire.CodeInternal, "%s met a fault in SpecBox; its log says more", method)
 	})
 	return far.Request(ctx, m, to)
 }

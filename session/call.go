@@ -162,17 +162,18 @@ func (s *Session) forward(ctx context.Context, t target, m wire.Message, stream 
 	if m.Method == "tools/call" || m.Method == "prompts/get" || m.Method == "resources/read" {
 		t.params = continueTrace(t.params, &e)
 	}
-	reply := s.run(ctx, t, m.Method, c, &e)
+	method := m.Method // m and t hold the whole message, which need not stay for as long as the call
+	reply := s.run(ctx, t, method, c, &e)
 	s.leave(c)
 	e.Exec = time.Since(begin) - e.Provision
 	e.BytesOut = int64(len(reply.Result) + len(reply.Error))
-	e.IsError = reply.Error != nil || m.Method == "tools/call" && string(wire.Get(reply.Result, "isError")) == "true"
+	e.IsError = reply.Error != nil || method == "tools/call" && string(wire.Get(reply.Result, "isError")) == "true"
 	s.hub.cfg.Recorder.Record(e)
 	return reply
 }
 
 func (s *Session) run(ctx context.Context, t target, method string, c *call, e *trace.Event) wire.Reply {
-	srv := t.server
+	srv, own := t.server, t.own
 	if srv.Spec == nil {
 		e.Err = srv.Unready
 		return wire.Fail(wire.CodeServer, "server %q cannot be started: %s", srv.Name, srv.Unready)
@@ -201,7 +202,7 @@ func (s *Session) run(ctx context.Context, t target, method string, c *call, e *
 		return wire.Fail(wire.CodeServer, "%v", err)
 	}
 	if reply.Error == nil {
-		s.subscribed(srv.Name, method, t.own)
+		s.subscribed(srv.Name, method, own)
 		s.began(srv.Name, reply.Result)
 	}
 	return reply
