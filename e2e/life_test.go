@@ -163,43 +163,59 @@ func TestServersKilledInMidCall(t *testing.T) {
 	c.end(t)
 }
 
+// Clients die in mid-request: all in one session, whose sandbox goes on, or each
+// in a session and with a sandbox of its own, which nobody ends.
 func TestClientsThatDie(t *testing.T) {
-	x := serve(t, object{"nasty": with(bad(), object{"idle_timeout": "1s", "scope": "tenant"})})
-	x.filled(t, "nasty")
-	address := strings.TrimSuffix(strings.TrimPrefix(x.url, "http://"), "/mcp")
-	c := connect(t, x.url, "{}")
-	var work sync.WaitGroup
-	slots := make(chan struct{}, 8)
-	for i := range 200 {
-		slots <- struct{}{}
-		work.Go(func() {
-			defer func() { <-slots }()
-			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				t.Error(err)
-				return
+	for name, scope := range map[string]string{"one session": "tenant", "sessions of their own": "session"} {
+		t.Run(name, func(t *testing.T) {
+			server := with(object{"command": nasty}, object{"idle_timeout": "1s", "scope": scope})
+			if scope == "tenant" {
+				server = with(bad(), object{"idle_timeout": "1s", "scope": scope})
 			}
-			body := callBody("1", "nasty__sleep", `{"ms":200}`)
-			whole := fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Session-Id: %s\r\nMCP-Protocol-Version: 2025-11-25\r\nContent-Length: %d\r\n\r\n%s",
-				address, c.session, len(body), body)
-			// Some die within the request, others while they wait.
-			if _, err := conn.Write([]byte(whole[:len(whole)*(1+i%8)/8])); err != nil {
-				t.Error(err)
+			x := serve(t, object{"nasty": server})
+			x.filled(t, "nasty")
+			c := connect(t, x.url, "{}")
+			var work sync.WaitGroup
+			slots := make(chan struct{}, 8)
+			for i := range 200 {
+				slots <- struct{}{}
+				mine := c
+				if scope == "session" {
+					mine = connect(t, x.url, "{}")
+				}
+				work.Go(func() {
+					defer func() { <-slots }()
+					if err := dieCalling(x.url, mine.session, i); err != nil {
+						t.Error(err)
+					}
+				})
 			}
-			if i%2 == 0 {
-				err = conn.(*net.TCPConn).SetLinger(0) // a reset
+			work.Wait()
+			if got := c.call(t, "nasty__echo", `{"after":1}`); got != `{"after":1}` {
+				t.Errorf("got %s", got)
 			}
-			if err := errors.Join(err, conn.Close()); err != nil {
-				t.Error(err)
-			}
+			c.end(t)
+			x.asleep(t)
 		})
 	}
-	work.Wait()
-	if got := c.call(t, "nasty__echo", `{"after":1}`); got != `{"after":1}` {
-		t.Errorf("got %s", got)
+}
+
+// dieCalling is the death of the i-th client: some die within the request,
+// others while they wait, with and without a reset.
+func dieCalling(url, session string, i int) error {
+	address := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/mcp")
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
 	}
-	c.end(t)
-	x.asleep(t)
+	body := callBody("1", "nasty__sleep", `{"ms":200}`)
+	whole := fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMcp-Session-Id: %s\r\nMCP-Protocol-Version: 2025-11-25\r\nContent-Length: %d\r\n\r\n%s",
+		address, session, len(body), body)
+	_, err = conn.Write([]byte(whole[:len(whole)*(1+i%8)/8]))
+	if i%2 == 0 {
+		err = errors.Join(err, conn.(*net.TCPConn).SetLinger(0))
+	}
+	return errors.Join(err, conn.Close())
 }
 
 func callBody(id, tool, args string) string {
