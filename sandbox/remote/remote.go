@@ -233,11 +233,17 @@ func (i *instance) end(exit string) {
 // Transport implements [sandbox.Instance].
 func (i *instance) Transport() wire.Transport { return transport{i} }
 
+// closedByUs is how a connection ended that Close ended.
+const closedByUs = "closed"
+
 // Usage implements [sandbox.Instance]. Of what runs elsewhere it knows only
 // how it ended.
 func (i *instance) Usage() sandbox.Usage {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.exit == closedByUs { // which is no end of the server's
+		return sandbox.Usage{}
+	}
 	return sandbox.Usage{Exit: i.exit}
 }
 
@@ -254,7 +260,7 @@ func (i *instance) Close() error {
 		return nil
 	}
 	defer close(i.closed)
-	i.end("closed")
+	i.end(closedByUs)
 	i.work.Wait()
 	if session != "" && !lost {
 		i.forgetSession()
@@ -316,7 +322,7 @@ func (t transport) Close() error {
 
 // errClosed is what Write returns of a connection that has ended.
 func (i *instance) errClosed() error {
-	if exit := i.Usage().Exit; exit != "" && exit != "closed" {
+	if exit := i.Usage().Exit; exit != "" {
 		return fmt.Errorf("%s: %s", i.where, exit)
 	}
 	return fmt.Errorf("%s: %w", i.where, errors.New("the connection is closed"))

@@ -397,6 +397,18 @@ func TestErrorsShowNoKeyOfThePath(t *testing.T) {
 	}
 }
 
+// A connection that was closed by its owner says nothing of how the server ended.
+func TestClosingIsNoEndOfTheServer(t *testing.T) {
+	f := newFixture(t)
+	_, inst := connect(t, f.spec("json", "echo"), io.Discard)
+	if err := inst.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if exit := inst.Usage().Exit; exit != "" {
+		t.Errorf("it ended: %s", exit)
+	}
+}
+
 // What came from a variable is not shown, wherever in the URL it stands.
 func TestErrorsShowNoHiddenPart(t *testing.T) {
 	for _, url := range []string{"http://127.0.0.1:1/v1/short-key/mcp", "http://short-key.invalid/mcp", "http://127.0.0.1:1/mcp?key=short-key"} {
