@@ -143,7 +143,7 @@ func (r *Runtime) build() error {
 	} else if len(report.Instances) > 0 {
 		o.Log.Warn("took away what an earlier SpecBox left behind", "sandboxes", report.Sandboxes, "processes", report.Processes, "cgroups", report.Cgroups)
 	}
-	if r.processes, err = process.New(process.Config{Run: run, Log: o.Log}); err != nil {
+	if r.processes, err = process.New(process.Config{Run: run, Private: []string{o.State}, Log: o.Log}); err != nil {
 		return err
 	}
 	starts := o.Config.Limits.Starts

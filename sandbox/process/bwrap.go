@@ -120,22 +120,33 @@ func (f *files) close() {
 type bind struct {
 	from, at string
 	write    bool
+	empty    bool // nothing is to be seen there
 }
 
 // binds returns what a spec mounts and what its program needs, parents before
-// children so that none hides another, and the program.
-func binds(spec *sandbox.Spec) ([]bind, program, error) {
+// children so that none hides another, and the program. Of what is hidden an
+// empty folder is all that is seen.
+func binds(spec *sandbox.Spec, hidden []string) ([]bind, program, error) {
 	var out []bind
 	for _, m := range spec.Mounts {
 		if err := checkMount(m); err != nil {
 			return nil, program{}, err
 		}
-		out = append(out, bind{m.Path, target(m), m.Write})
+		out = append(out, bind{from: m.Path, at: target(m), write: m.Write})
 	}
+	for _, s := range system {
+		out = append(out, covering([]bind{{from: s, at: s}}, hidden)...)
+	}
+	out = append(out, covering(out, hidden)...)
 	visible := func(path string) bool {
-		return slices.ContainsFunc(system, func(s string) bool { return within(path, s) }) ||
-			slices.ContainsFunc(out, func(b bind) bool { return within(path, b.at) }) ||
-			spec.Home != "" && within(path, homeDir)
+		shown := bind{empty: true}
+		for _, b := range out { // the deepest counts, and of equals the last
+			if within(path, b.at) && len(b.at) >= len(shown.at) {
+				shown = b
+			}
+		}
+		return !shown.empty || shown.at == "" && (slices.ContainsFunc(system, func(s string) bool { return within(path, s) }) ||
+			spec.Home != "" && within(path, homeDir))
 	}
 	prog, err := findProgram(spec, visible)
 	if err != nil {
@@ -143,7 +154,8 @@ func binds(spec *sandbox.Spec) ([]bind, program, error) {
 	}
 	for _, p := range prog.show {
 		if !visible(p) {
-			out = append(out, bind{from: p, at: p})
+			b := bind{from: p, at: p}
+			out = append(append(out, b), covering([]bind{b}, hidden)...)
 		}
 	}
 	if d := spec.Dir; d != "" && !visible(d) && !within(d, homeDir) && !within(d, "/tmp") && d != "/" {
@@ -154,6 +166,31 @@ func binds(spec *sandbox.Spec) ([]bind, program, error) {
 	}
 	slices.SortStableFunc(out, func(a, b bind) int { return strings.Compare(a.at, b.at) })
 	return out, prog, nil
+}
+
+// covering returns the binds that cover what is hidden wherever others show it.
+func covering(shown []bind, hidden []string) []bind {
+	var out []bind
+	for _, b := range shown {
+		if b.empty {
+			continue
+		}
+		from := realPath(b.from)
+		for _, h := range hidden {
+			if rel, err := filepath.Rel(from, h); err == nil && within(h, from) {
+				out = append(out, bind{at: filepath.Join(b.at, rel), empty: true})
+			}
+		}
+	}
+	return out
+}
+
+// realPath returns a path without symbolic links, as far as it exists.
+func realPath(p string) string {
+	if real, err := filepath.EvalSymlinks(p); err == nil {
+		return real
+	}
+	return filepath.Clean(p)
 }
 
 func target(m config.Mount) string {
@@ -260,9 +297,12 @@ func (l *layout) write(spec *sandbox.Spec, show []bind, prog program, net *allow
 		l.arg("--bind", spec.Home, homeDir)
 	}
 	for _, b := range show {
-		if b.write {
+		switch {
+		case b.empty:
+			l.tmpfs(b.at, "0555", 4096)
+		case b.write:
 			l.arg("--bind", b.from, b.at)
-		} else {
+		default:
 			l.arg("--ro-bind", b.from, b.at)
 		}
 	}

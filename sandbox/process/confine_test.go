@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/sandbox/process"
 )
 
 func TestOnlyItsOwnProcessesAreVisible(t *testing.T) {
@@ -33,6 +34,63 @@ func TestOnlyItsOwnProcessesAreVisible(t *testing.T) {
 	}
 	if got := p.must("link", probeArgs{Path: "/proc/self/exe"}); got != probePath {
 		t.Errorf("the program is %q, want %q", got, probePath)
+	}
+}
+
+// What is private is seen by no server, whatever is mounted: a folder above it, it
+// itself, or the folder of the program. What is mounted from inside of it is.
+func TestPrivateFoldersAreCovered(t *testing.T) {
+	top := t.TempDir()
+	private, link := filepath.Join(top, "state"), filepath.Join(t.TempDir(), "link")
+	for _, d := range []string{"packages/one/bin", "packages/two", "home/other"} {
+		if err := os.MkdirAll(filepath.Join(private, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(private, d, "f"), []byte(d), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(top, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(top, "beside"), []byte("beside"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b, err := process.New(process.Config{Run: filepath.Join(private, "run"), Private: []string{filepath.Join(link, "state")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	inside := config.Mount{Path: filepath.Join(private, "packages/one")}
+	for name, tt := range map[string]struct {
+		mounts []config.Mount
+		at     string // where the private folder would be
+	}{
+		"above":           {[]config.Mount{{Path: top}, inside}, private},
+		"above, writable": {[]config.Mount{inside, {Path: top, Write: true}}, private},
+		"above by a link": {[]config.Mount{{Path: link, At: "/data"}, inside}, "/data/state"},
+		"itself":          {[]config.Mount{{Path: private, At: "/data"}, inside}, "/data"},
+		"all":             {[]config.Mount{{Path: "/", At: "/host"}, inside}, filepath.Join("/host", private)},
+	} {
+		s := spec(config.Process)
+		s.Mounts = append(s.Mounts, tt.mounts...)
+		p := start(t, b, s)
+		if got, failed := p.call("list", probeArgs{Path: tt.at}); failed == "" && got != "" && got != "packages" {
+			t.Errorf("%s: the private folder shows %q", name, got)
+		}
+		for _, f := range []string{"packages/two/f", "home/other/f"} {
+			if got, failed := p.call("read", probeArgs{Path: filepath.Join(tt.at, f)}); failed == "" {
+				t.Errorf("%s: %s can be read: %q", name, f, got)
+			}
+		}
+		if got := p.must("read", probeArgs{Path: filepath.Join(private, "packages/one/bin/f")}); got != "packages/one/bin" {
+			t.Errorf("%s: what is mounted from inside holds %q", name, got)
+		}
+		if name == "above" {
+			if got := p.must("read", probeArgs{Path: filepath.Join(top, "beside")}); got != "beside" {
+				t.Errorf("beside it stands %q", got)
+			}
+		}
 	}
 }
 

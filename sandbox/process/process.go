@@ -42,6 +42,9 @@ type Config struct {
 	// Backend makes and locks a folder of its own in it, which [Reap] finds
 	// when its owner is dead. It must be set, and is made if it is missing.
 	Run string
+	// Private are host folders that no sandbox sees, whatever is mounted: what a
+	// mount shows of them is an empty folder, save for mounts inside of them.
+	Private []string
 	// Cgroup is where the cgroups of sandboxes are made. "" means below
 	// SpecBox's own; "none" means that limits are set by rlimits alone; else
 	// it is the absolute path of a writable (delegated) version 2 folder.
@@ -54,6 +57,7 @@ type Config struct {
 // concurrent use.
 type Backend struct {
 	log    *slog.Logger
+	hidden []string // Config.Private, without symbolic links
 	run    *run
 	groups *groups
 	starts *starter
@@ -95,10 +99,19 @@ func New(c Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: c.Log, run: r, groups: g, starts: newStarter(), live: map[string]*instance{}}
+	b := &Backend{log: c.Log, hidden: resolved(c.Private), run: r, groups: g, starts: newStarter(), live: map[string]*instance{}}
 	b.bwrap.covers = sync.OnceValue(covers)
 	b.life, b.end = context.WithCancel(context.Background())
 	return b, nil
+}
+
+// resolved returns paths as the kernel sees them.
+func resolved(paths []string) []string {
+	out := make([]string, len(paths))
+	for i, p := range paths {
+		out[i] = realPath(p)
+	}
+	return out
 }
 
 // Create makes an instance; see [sandbox.Backend].

@@ -45,7 +45,7 @@ func (b *Backend) createSandbox(ctx context.Context, id string, spec *sandbox.Sp
 			return nil, fmt.Errorf("the folder %s for its state is missing: create it", spec.Home)
 		}
 	}
-	show, prog, err := binds(spec)
+	show, prog, err := binds(spec, b.hidden)
 	if err != nil {
 		return nil, err
 	}
