@@ -123,10 +123,8 @@ for l in sys.stdin:
 		"sh": {"-c", `read -r l; printf '%s\n' '{"jsonrpc":"2.0","id":1,"result":{"e":null,"out":"'$(echo child)'\n"}}'; cat`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if path, err := exec.LookPath(name); err != nil {
-				t.Skipf("this machine has no %s", name)
-			} else if out, err := exec.Command(path, "--version").CombinedOutput(); err != nil && name != "sh" {
-				t.Skipf("%s does not run on this machine: %s", path, out)
+			if _, err := exec.LookPath(name); err != nil {
+				t.Fatalf("%v: make needs tells what to install", err)
 			}
 			s := spec(config.Process)
 			s.Argv, s.Memory, s.Pids = append([]string{name}, argv...), 2<<30, 512
