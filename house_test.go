@@ -29,17 +29,28 @@ var plan = map[string][]string{
 	"control":  {"trace"},
 	"tenant":   {"config"},
 	"launcher": {"config"},
+	"tap":      {"wire", "internal/sse"},
+	// what intent is made of; its leaves know nothing of it
+	"intent":           {"intent/keyword", "intent/retrieval", "intent/fasttext", "intent/encoder"},
+	"intent/keyword":   {},
+	"intent/retrieval": {},
+	"intent/fasttext":  {},
+	"intent/encoder":   {},
 	// backends and what they share
 	"sandbox/process":     {"sandbox", "wire", "config"},
 	"sandbox/remote":      {"sandbox", "wire", "config", "internal/sse"},
 	"sandbox/sim":         {"sandbox", "wire", "config"},
 	"sandbox/sandboxtest": {"sandbox", "wire", "config"},
 	// hall
-	"session": {"trace", "wire", "config", "catalog", "sandbox"},
+	"session": {"trace", "wire", "config", "catalog", "sandbox", "intent"},
 	// house
 	".":           {"*"},
-	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "bench", "internal/sse"},
-	"bench":       {"wire"}, // measures a specbox that it starts; knows the house from outside
+	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "bench", "internal/sse", "intent", "replay", "replay/model", "replay/standin"},
+	"bench":       {"wire", "tap", "intent/keyword", "intent/retrieval", "intent/fasttext", "intent/encoder", "replay", "replay/model", "replay/standin"}, // measures a specbox that it starts, or one room alone
+	// recorded sessions, and what plays them again
+	"replay":         {"intent"},
+	"replay/model":   {},
+	"replay/standin": {},
 	// closets and fixtures
 	"conformance":     {"servers"},
 	"servers":         {},

@@ -91,3 +91,27 @@ type Usage struct {
 	Peak   int64  // bytes, the most so far
 	Exit   string // how it ended, if it has: "exit status 1", "killed: out of memory (limit 64 MiB)"
 }
+
+// A Speculator is a [Backend] that can start an instance so that it takes only
+// what nobody else wants: the idle class of the scheduler, or what comes next to
+// it.
+type Speculator interface {
+	// Speculate is Create in the idle class. The instance is a [Promoter].
+	Speculate(ctx context.Context, id string, spec *Spec, stderr io.Writer) (Instance, error)
+}
+
+// A Promoter is an [Instance] in the idle class that can leave it.
+type Promoter interface {
+	// Promote gives the whole process tree the ordinary class. It takes well
+	// under a millisecond, and may be called more than once and while the
+	// server starts.
+	Promote() error
+}
+
+// A Freezer is an [Instance] that can be halted, so that it uses no CPU.
+type Freezer interface {
+	// Freeze halts the process tree. Memory stays, and may be reclaimed.
+	Freeze() error
+	// Thaw lets it go on. An instance that is not frozen stays as it is.
+	Thaw() error
+}

@@ -46,7 +46,22 @@ type Cause string
 const (
 	Demand  Cause = "demand"  // a call needed it
 	Catalog Cause = "catalog" // its lists were to be read
+
+	ToolName Cause = "tool name" // the model's stream named a tool of it
+	Intent   Cause = "intent"    // the model's text made a call likely
+	Prompt   Cause = "prompt"    // the user's words made a call likely
+	Graph    Cause = "graph"     // it often follows what was called
+	Hint     Cause = "hint"      // an operator or a client asked for it
 )
+
+// Speculative reports whether nobody waited when a start of that cause began.
+func (c Cause) Speculative() bool {
+	switch c {
+	case ToolName, Intent, Prompt, Graph, Hint:
+		return true
+	}
+	return false
+}
 
 // An Event is one thing that happened at one moment. Fields that do not apply
 // are empty. It never holds arguments, results, or secrets.
@@ -65,6 +80,9 @@ type Event struct {
 	Outcome Outcome   `json:"outcome,omitempty"`
 
 	Provision time.Duration `json:"provision_ns,omitempty"` // from commit, or start, to ready
+	Lead      time.Duration `json:"lead_ns,omitempty"`      // of a call: how long before its commit the start of its sandbox had been asked for
+	Saved     time.Duration `json:"saved_ns,omitempty"`     // of a call: how much longer it would have waited without that, by what its server's starts take
+	P         float64       `json:"p,omitempty"`            // of a start that is a guess: how sure it was
 	Exec      time.Duration `json:"exec_ns,omitempty"`      // from ready to the reply
 	BytesIn   int64         `json:"bytes_in,omitempty"`     // arguments
 	BytesOut  int64         `json:"bytes_out,omitempty"`    // result
