@@ -29,6 +29,9 @@ type Config struct {
 	Tenants []Tenant
 	Limits  Limits
 	Servers []*Server // in the order of the file
+
+	Upstreams   []Upstream // of the model's door, in the order of the file; default: OpenAI's and Anthropic's
+	Speculation Speculation
 }
 
 // Limits bound the whole runtime.
@@ -113,6 +116,9 @@ type Policy struct {
 	Tools  []string // allowed tools: names, or patterns of path.Match; empty means all
 	Except []string // tools that are not allowed, whatever Tools says; names or patterns
 	Prefix *string  // of its names at /mcp; nil means the server's name and "__"
+
+	Keywords  []string // words that speak for this server in a model's text; "-word" takes a derived one away
+	Templates []string // utterances of users that need this server
 
 	TrustAnnotations bool // believe the server's readOnlyHint and the like
 

@@ -56,7 +56,7 @@ func TestGolden(t *testing.T) {
 			}
 			shown := []byte("null")
 			if c != nil {
-				c.Limits.Starts = 2 // the machine's cores
+				c.Limits.Starts, c.Speculation.Starts = 2, 1 // the machine's cores
 				shown, err = json.MarshalIndent(c, "", "  ")
 				if err != nil {
 					t.Fatal(err)

@@ -20,8 +20,10 @@ func (r *reader) houseFields() map[string]field {
 		"hosts": func(m member) {
 			r.words(m, &c.Hosts, hostName, "a host name without a scheme, such as mcp.example.com")
 		},
-		"origins": func(m member) { r.words(m, &c.Origins, originName, "an origin, such as https://app.example.com") },
-		"tenants": r.tenants,
+		"origins":     func(m member) { r.words(m, &c.Origins, originName, "an origin, such as https://app.example.com") },
+		"tenants":     r.tenants,
+		"llm":         r.llm,
+		"speculation": r.speculation,
 		"limits": func(m member) {
 			if !r.is(m, "", object) {
 				return

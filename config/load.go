@@ -321,6 +321,7 @@ func (r *reader) finish() {
 	if len(c.Servers) == 0 && !slices.ContainsFunc(r.faults, func(f Fault) bool { return f.Severity == Error }) {
 		r.fault(Warning, 1, "", "there is no server in this file", `add one: NAME: {command: ..., args: [...]}`)
 	}
+	r.finishForesight()
 	r.checkPrefixes()
 	r.checkTenants()
 	r.checkListen()

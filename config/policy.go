@@ -62,22 +62,14 @@ func (b *serverReader) policyFields() map[string]field {
 			s.StateSet = true
 		}),
 		"stop_on_cancel":  flag(&s.StopOnCancel),
+		"keywords":        func(m member) { b.texts(m, name, &s.Keywords) },
+		"templates":       func(m member) { b.texts(m, name, &s.Templates) },
 		"install_scripts": local(flag(&s.InstallScripts)),
 	}
 }
 
 // oneOf reads one of some words; "" if it is none of them.
-func (b *serverReader) oneOf(m member, words ...string) string {
-	if !b.is(m, b.s.Name, text) {
-		return ""
-	}
-	if slices.Contains(words, m.value.text) {
-		return m.value.text
-	}
-	suggestion := or(didYouMean(m.value.text, words), "write "+strings.Join(words, " or "))
-	b.fault(Error, m.value.line, b.s.Name, fmt.Sprintf("%q is %q, which is not known", m.key, m.value.text), suggestion)
-	return ""
-}
+func (b *serverReader) oneOf(m member, words ...string) string { return b.word(m, b.s.Name, words...) }
 
 func (b *serverReader) idle(m member) {
 	if m.value.kind == text && m.value.text == "never" {

@@ -255,7 +255,10 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		Tenants []Tenant  `json:"tenants,omitempty"`
 		Limits  Limits    `json:"limits"`
 		Servers []*Server `json:"servers"`
-	}{c.File, c.Listen, c.Hosts, c.Origins, c.Metrics, c.Tenants, c.Limits, servers})
+
+		Upstreams   []Upstream  `json:"llm"`
+		Speculation Speculation `json:"speculation"`
+	}{c.File, c.Listen, c.Hosts, c.Origins, c.Metrics, c.Tenants, c.Limits, servers, c.Upstreams, c.Speculation})
 }
 
 // String returns one line about the configuration, without secrets.

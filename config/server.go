@@ -391,35 +391,40 @@ func or(s, otherwise string) string {
 var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 func (b *serverReader) headers(m member) {
-	name := b.s.Name
-	if !b.is(m, name, object) {
-		return
+	if h := b.headerValues(m, b.s.Name); h != nil {
+		b.s.Headers = h
 	}
+}
+
+// headerValues reads an object of headers.
+func (r *reader) headerValues(m member, server string) map[string]string {
+	if !r.is(m, server, object) {
+		return nil
+	}
+	headers := map[string]string{}
 	for _, h := range m.value.members {
 		where := "header " + h.key
 		if !headerName.MatchString(h.key) {
-			b.fault(Error, h.line, name, fmt.Sprintf("%q is no name of a header", h.key), "write NAME: VALUE")
+			r.fault(Error, h.line, server, fmt.Sprintf("%q is no name of a header", h.key), "write NAME: VALUE")
 			continue
 		}
 		if h.value.kind == object || h.value.kind == list || h.value.kind == null {
-			b.fault(Error, h.value.line, name, where+" must be a string, not "+h.value.kind.String(), "put it in quotes")
+			r.fault(Error, h.value.line, server, where+" must be a string, not "+h.value.kind.String(), "put it in quotes")
 			continue
 		}
-		v := b.expand(h.value.text, h.value.line, name, where).text
+		v := r.expand(h.value.text, h.value.line, server, where).text
 		if strings.ContainsAny(v, "\r\n") {
 			if v = strings.TrimRight(v, "\r\n"); strings.ContainsAny(v, "\r\n") {
-				b.fault(Error, h.value.line, name, where+" has a line break in it", "take it out")
+				r.fault(Error, h.value.line, server, where+" has a line break in it", "take it out")
 				continue
 			}
 		}
-		if b.s.Headers == nil {
-			b.s.Headers = map[string]string{}
+		if _, ok := headers[h.key]; ok {
+			r.fault(Error, h.line, server, where+" stands there twice", "keep one of them")
 		}
-		if _, ok := b.s.Headers[h.key]; ok {
-			b.fault(Error, h.line, name, where+" stands there twice", "keep one of them")
-		}
-		b.s.Headers[h.key] = v
+		headers[h.key] = v
 	}
+	return headers
 }
 
 // timeout reads a client's timeout of calls: some count it in seconds, most in
