@@ -49,21 +49,21 @@ func ReadEntries(file string) ([]Entry, error) {
 	return all, nil
 }
 
-// ReadCatalog reads catalogue files into what routers know of servers. A server
-// that stands in two of them is an error.
+// ReadCatalog reads catalogue files into what routers know of servers. Of a
+// server that stands in several of them the first is taken.
 func ReadCatalog(files ...string) ([]intent.Server, error) {
 	var all []intent.Server
-	where := map[string]string{}
+	seen := map[string]bool{}
 	for _, file := range files {
 		entries, err := ReadEntries(file)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range entries {
-			if other, ok := where[e.Server]; ok {
-				return nil, fmt.Errorf("server %q stands in %s and in %s", e.Server, other, file)
+			if seen[e.Server] {
+				continue
 			}
-			where[e.Server] = file
+			seen[e.Server] = true
 			s, err := e.Intent()
 			if err != nil {
 				return nil, fmt.Errorf("%s: server %q: %w", file, e.Server, err)
