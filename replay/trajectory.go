@@ -204,6 +204,7 @@ func parse(line []byte) (Trajectory, error) {
 		if len(s.Segments) == 0 && r.Text != "" {
 			s.Segments = []Segment{{Content, r.Text}}
 		}
+		s.Segments = slices.DeleteFunc(s.Segments, func(g Segment) bool { return g.Text == "" })
 		for _, g := range s.Segments {
 			switch g.Kind {
 			case Content, Query, User:

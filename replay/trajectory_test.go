@@ -184,7 +184,11 @@ func FuzzReadFrom(f *testing.F) {
 		}
 		for i := range ts {
 			called := 0
-			for _, s := range ts[i].IntentSteps() {
+			steps := ts[i].IntentSteps()
+			if turns := ts[i].Turns(); len(turns) != len(steps) {
+				t.Errorf("%s: %d steps are %d turns", ts[i].ID, len(steps), len(turns))
+			}
+			for _, s := range steps {
 				called += len(s.Called)
 			}
 			for _, s := range ts[i].Steps {
