@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/specbox/specbox/intent"
 )
@@ -56,9 +57,13 @@ type Evaluation struct {
 	Masked     bool // the names of servers are hidden in what users and models say
 	Candidates bool // policies are told what searches for tools return
 
-	Every int       // tokens between decisions; 0: as in life
-	Rate  float64   // tokens a second
-	Cold  []float64 // seconds that a start takes; waits are told for each
+	Every int           // tokens between decisions; 0: as in life
+	Rate  float64       // tokens a second
+	First time.Duration // from a request to its first token
+	Hold  time.Duration // after which a sandbox is stopped that nobody used; 0: never
+	Cold  []float64     // seconds that a start takes; waits are told for each
+
+	Mistakes bool // wrong decisions are listed
 
 	Progress func(string) // told what is being done; may be nil
 }
@@ -107,7 +112,7 @@ func Evaluate(ctx context.Context, e Evaluation) (*Report, error) {
 			}
 		}
 		if _, ok := r.Missing[c.Name]; !ok {
-			r.enter(c.Name, a)
+			r.enter(c.Name, a, e.Cold)
 		}
 	}
 	return r, nil
@@ -133,7 +138,15 @@ func (e *Evaluation) run(ctx context.Context, c Contestant, arm arm, catalogue m
 		for i := range rec.turns {
 			turns = append(turns, pl.play(p, &rec.turns[i]))
 		}
-		a.enter(arm.seed, rec.task, scored(turns, catalogue), pl.cost)
+		s := scored(turns, catalogue)
+		s.waits = e.wait(turns, rec.flow)
+		a.enter(arm.seed, rec.task, s, pl.cost)
+		if e.Mistakes {
+			for _, m := range mistakes(turns, catalogue) {
+				m.Session, m.Seed = rec.id, arm.seed
+				a.mistakes = append(a.mistakes, m)
+			}
+		}
 	}
 	return nil
 }

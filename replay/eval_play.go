@@ -25,12 +25,13 @@ type turn struct {
 type recorded struct {
 	id, task string
 	turns    []turn
+	flow     []Turn // the same turns, as they are timed
 }
 
 // record makes t ready to be played, with or without what its searches for
 // tools returned, and with names masked if mask is not nil.
 func record(t *Trajectory, candidates bool, mask *mask) recorded {
-	r := recorded{id: t.ID, task: t.Task}
+	r := recorded{id: t.ID, task: t.Task, flow: t.Turns()}
 	var found []*Step // steps with candidates, which are the turns with candidates
 	for i := range t.Steps {
 		if len(t.Steps[i].Candidates) > 0 {

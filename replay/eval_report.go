@@ -12,8 +12,24 @@ type Report struct {
 	FirstUse map[string]*Figures `json:"first_use"` // decisions about servers not yet used in their session
 	AllSteps map[string]*Figures `json:"all_steps"` // decisions about all servers
 	Lead     map[string]*Lead    `json:"lead"`      // of right decisions about first uses
+	Wait     map[string][]*Wait  `json:"wait"`      // for each cold start of the setting
 	Cost     map[string]*Cost    `json:"cost"`
 	Missing  map[string]string   `json:"missing,omitempty"` // policies that could not take part, and why
+
+	Mistakes map[string][]Mistake `json:"mistakes,omitempty"` // where they were asked for
+}
+
+// A Mistake is a wrong decision about a first use.
+type Mistake struct {
+	Session string  `json:"session"`
+	Step    int     `json:"step"` // turn of the model, from 1
+	Server  string  `json:"server"`
+	Missed  bool    `json:"missed"` // it was called and had not fired; else it fired and was not called
+	Later   bool    `json:"called_later,omitempty"`
+	Calls   bool    `json:"step_calls"` // the step calls something for the first time
+	P       float64 `json:"p"`          // highest of the step
+	Rank    int     `json:"rank"`       // among unused servers at the end of the text, from 1; 0: none
+	Seed    uint64  `json:"seed"`
 }
 
 // A Setting says what figures were measured on.
@@ -26,6 +42,8 @@ type Setting struct {
 	Candidates bool    `json:"candidates"`
 	Every      int     `json:"tokens_between_decisions"`
 	Rate       float64 `json:"tokens_per_second"`
+	First      float64 `json:"seconds_to_first_token"`
+	Hold       float64 `json:"hold_seconds"` // of a sandbox that nobody used
 	Servers    int     `json:"servers"`
 	Fitted     Size    `json:"fitted"` // what policies were fitted on; in cross-validation, all of it
 	Scored     Size    `json:"scored"`
@@ -83,11 +101,20 @@ type Cost struct {
 }
 
 // A score holds what is summed over sessions.
-type score struct{ first, all tally }
+type score struct {
+	first, all tally
+	waits      []waited // for each cold start
+}
 
 func (s *score) add(o *score) {
 	s.first.add(&o.first)
 	s.all.add(&o.all)
+	for i, w := range o.waits {
+		if i == len(s.waits) {
+			s.waits = append(s.waits, waited{})
+		}
+		s.waits[i].add(w)
+	}
 }
 
 // An account collects what a contestant did.
@@ -96,6 +123,7 @@ type account struct {
 	seeds     map[uint64]*score
 	perToken  []float64 // microseconds, of each session
 	perDecide []float64
+	mistakes  []Mistake
 }
 
 func newAccount() *account {
@@ -127,26 +155,28 @@ func micros(d time.Duration, n int) float64 {
 type rate func(*score) float64
 
 // enter puts the figures of a contestant into the report.
-func (r *Report) enter(name string, a *account) {
+func (r *Report) enter(name string, a *account, cold []float64) {
 	var all score
 	for _, task := range slices.Sorted(maps.Keys(a.tasks)) {
 		all.add(a.tasks[task])
 	}
-	r.FirstUse[name] = figures(a, &all, func(s *score) *tally { return &s.first })
-	r.AllSteps[name] = figures(a, &all, func(s *score) *tally { return &s.all })
+	draws := resample(a.tasks)
+	r.FirstUse[name] = figures(a, draws, &all, func(s *score) *tally { return &s.first })
+	r.AllSteps[name] = figures(a, draws, &all, func(s *score) *tally { return &s.all })
 	fraction := func(s *score) float64 { return median(s.first.fraction) }
 	left := func(s *score) float64 { return median(s.first.left) }
-	l := &Lead{MedianFraction: fraction(&all), MedianCharsLeft: left(&all)}
-	spread(a, map[*Interval]rate{&l.FractionInterval: fraction, &l.CharsLeftInterval: left})
-	r.Lead[name] = l
+	r.Lead[name] = &Lead{fraction(&all), left(&all), middle(draws, fraction), middle(draws, left)}
+	r.Wait[name] = waits(draws, &all, cold)
+	if len(a.mistakes) > 0 {
+		r.Mistakes[name] = a.mistakes
+	}
 	r.Cost[name] = &Cost{median(a.perToken), median(a.perDecide)}
 }
 
 // figures reads the figures of the tallies that of leads to.
-func figures(a *account, all *score, of func(*score) *tally) *Figures {
+func figures(a *account, draws []*score, all *score, of func(*score) *tally) *Figures {
 	t := of(all)
 	f := &Figures{Later: ratio(t.later, t.falses), Right: t.hits, Wrong: t.falses, Missed: t.missed}
-	intervals := make(map[*Interval]rate)
 	for _, x := range []struct {
 		to       *float64
 		interval *Interval
@@ -161,9 +191,8 @@ func figures(a *account, all *score, of func(*score) *tally) *Figures {
 		{&f.FalseStarts, &f.FalseStartsInterval, func(t *tally) float64 { return ratio(t.falses, t.turns) }},
 	} {
 		*x.to = x.rate(t)
-		intervals[x.interval] = func(s *score) float64 { return x.rate(of(s)) }
+		*x.interval = middle(draws, func(s *score) float64 { return x.rate(of(s)) })
 	}
-	spread(a, intervals)
 	if len(a.seeds) > 1 {
 		for _, seed := range slices.Sorted(maps.Keys(a.seeds)) {
 			f.F1Seeds = append(f.F1Seeds, of(a.seeds[seed]).f1())
@@ -172,19 +201,11 @@ func figures(a *account, all *score, of func(*score) *tally) *Figures {
 	return f
 }
 
-// spread fills in the intervals of rates.
-func spread(a *account, rates map[*Interval]rate) {
-	draws := resample(a.tasks)
-	for interval, rate := range rates {
-		*interval = middle(draws, rate)
-	}
-}
-
 // report returns an empty report on what is scored.
 func (e *Evaluation) report(arms []arm, catalogue map[string]bool) *Report {
 	s := Setting{
 		ScoredOn: "test", TunedOn: "validation", Folds: e.Folds, Seeds: max(1, e.Seeds),
-		Masked: e.Masked, Candidates: e.Candidates, Every: e.Every, Rate: e.Rate, Servers: len(catalogue),
+		Masked: e.Masked, Candidates: e.Candidates, Every: e.Every, Rate: e.Rate, First: e.First.Seconds(), Hold: e.Hold.Seconds(), Servers: len(catalogue),
 		Fitted: size(arms[0].train, catalogue), Scored: size(arms[0].score, catalogue),
 	}
 	switch {
@@ -197,7 +218,7 @@ func (e *Evaluation) report(arms []arm, catalogue map[string]bool) *Report {
 	}
 	return &Report{
 		Setting: s, FirstUse: make(map[string]*Figures), AllSteps: make(map[string]*Figures),
-		Lead: make(map[string]*Lead), Cost: make(map[string]*Cost), Missing: make(map[string]string),
+		Lead: make(map[string]*Lead), Wait: make(map[string][]*Wait), Cost: make(map[string]*Cost), Missing: make(map[string]string), Mistakes: make(map[string][]Mistake),
 	}
 }
 

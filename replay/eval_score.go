@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -159,22 +160,62 @@ func median(values []float64) float64 {
 	return quantile(slices.Sorted(slices.Values(values)), 0.5)
 }
 
-// scored sums the decisions of a session about first uses, and about all.
-func scored(turns []*played, catalogue map[string]bool) *score {
-	s := &score{}
-	laters := make([]map[string]bool, len(turns)) // servers called after each turn
+// laters returns, for each turn, the servers that are called after it.
+func laters(turns []*played) []map[string]bool {
+	all := make([]map[string]bool, len(turns))
 	later := map[string]bool{}
 	for i := len(turns) - 1; i >= 0; i-- {
-		laters[i] = maps.Clone(later)
+		all[i] = maps.Clone(later)
 		for _, s := range turns[i].Called {
 			later[s] = true
 		}
 	}
+	return all
+}
+
+// scored sums the decisions of a session about first uses, and about all.
+func scored(turns []*played, catalogue map[string]bool) *score {
+	s := &score{}
+	later := laters(turns)
 	for i, p := range turns {
-		s.first.count(p, catalogue, usedBefore(&p.History), laters[i])
-		s.all.count(p, catalogue, nil, laters[i])
+		s.first.count(p, catalogue, usedBefore(&p.History), later[i])
+		s.all.count(p, catalogue, nil, later[i])
 	}
 	return s
+}
+
+// mistakes lists the wrong decisions about first uses in a session.
+func mistakes(turns []*played, catalogue map[string]bool) []Mistake {
+	var all []Mistake
+	later := laters(turns)
+	for i, p := range turns {
+		used := usedBefore(&p.History)
+		counts := func(server string) bool { return catalogue[server] && !used[server] }
+		ranks := make(map[string]int)
+		for _, server := range p.order {
+			if counts(server) {
+				ranks[server] = len(ranks) + 1
+			}
+		}
+		calls := slices.ContainsFunc(p.Called, counts)
+		for server := range catalogue {
+			called := slices.Contains(p.Called, server)
+			o := p.said[server]
+			if o == nil {
+				o = &outlook{}
+			}
+			if counts(server) && called != o.fired {
+				all = append(all, Mistake{
+					Step: i + 1, Server: server, Missed: called, Later: !called && later[i][server],
+					Calls: calls, P: o.best, Rank: ranks[server],
+				})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Mistake) int {
+		return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(a.Server, b.Server))
+	})
+	return all
 }
 
 // usedBefore returns the servers that earlier turns of the session called.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/specbox/specbox/intent"
 	"github.com/specbox/specbox/replay"
@@ -156,6 +157,54 @@ func TestFiguresByHand(t *testing.T) {
 	want := replay.Size{Tasks: 2, Sessions: 2, Steps: 7, FirstUses: 5, Outside: 1}
 	if r.Setting.Scored != want {
 		t.Errorf("scored %+v, want %+v", r.Setting.Scored, want)
+	}
+}
+
+func TestWaitsByHand(t *testing.T) {
+	// 40 characters are 10 tokens, the tool's name 2, its arguments 1: the commit
+	// is 1.2 s after the first token. In a, git fires with that; in b, never, and
+	// its name is there 0.1 s before.
+	test := []replay.Trajectory{said("a", strings.Repeat("git ", 10)+" > git"), said("b", strings.Repeat("hum ", 10)+" > git", "mail")}
+	test[0].Steps[0].Segments[0].Text = strings.Repeat("git ", 10)
+	test[1].Steps[0].Segments[0].Text = strings.Repeat("hum ", 10)
+	p := &words{servers: []string{"git", "mail"}}
+	r := evaluate(t, replay.Evaluation{
+		Test: test, Servers: servers("git", "mail"), Contestants: []replay.Contestant{just("words", p)},
+		Every: 1, Rate: 10, First: time.Second, Hold: time.Minute, Cold: []float64{1, 2},
+	})
+	for i, want := range []replay.Wait{
+		{Cold: 1, OnDemand: 1, Mean: 0.5, Less: 2, Met: 0.5, Wasted: 0.5, NamedMean: 0.45, NamedLess: 2 / 0.9},
+		{Cold: 2, OnDemand: 2, Mean: 1.4, Less: 4 / 2.8, Met: 0.5, Wasted: 0.5, NamedMean: 1.35, NamedLess: 4 / 2.7},
+	} {
+		got := *r.Wait["words"][i]
+		for _, x := range []struct {
+			what      string
+			got, want float64
+		}{
+			{"cold", got.Cold, want.Cold}, {"on demand", got.OnDemand, want.OnDemand}, {"mean", got.Mean, want.Mean}, {"less", got.Less, want.Less}, {"met", got.Met, want.Met},
+			{"wasted", got.Wasted, want.Wasted}, {"named mean", got.NamedMean, want.NamedMean}, {"named less", got.NamedLess, want.NamedLess},
+		} {
+			if math.Abs(x.got-x.want) > 1e-6 {
+				t.Errorf("%s is %v, want %v", x.what, x.got, x.want)
+			}
+		}
+		if got.LessInterval[0] > got.Less || got.LessInterval[1] < got.Less {
+			t.Errorf("%v is not within %v", got.Less, got.LessInterval)
+		}
+	}
+}
+
+func TestMistakesAreListed(t *testing.T) {
+	test := []replay.Trajectory{said("a", "mail maps > git mail", "git > git maps")}
+	p := &words{servers: []string{"git", "mail", "maps"}}
+	r := evaluate(t, replay.Evaluation{Test: test, Servers: servers(p.servers...), Contestants: []replay.Contestant{just("words", p)}, Mistakes: true})
+	want := []replay.Mistake{
+		{Session: "a", Step: 1, Server: "git", Missed: true, Calls: true},
+		{Session: "a", Step: 1, Server: "maps", Later: true, Calls: true, P: 0.5, Rank: 2},
+		{Session: "a", Step: 2, Server: "maps", Missed: true, Calls: true},
+	}
+	if got := r.Mistakes["words"]; !slices.Equal(got, want) {
+		t.Errorf("mistakes are %+v, want %+v", got, want)
 	}
 }
 
