@@ -76,7 +76,7 @@ type Sandbox struct {
 	Server           string `json:"server"`
 	Tenant           string `json:"tenant"`
 	Session          string `json:"session"` // "" where several may use it
-	State            string `json:"state"`   // starting, ready, busy, stopping
+	State            string `json:"state"`   // waiting, queued, starting, ready, frozen, leased, draining
 	Cause            string `json:"cause"`   // why it was started
 	Backend          string `json:"backend"`
 	PID              int    `json:"pid"` // 0 if there is none on this host

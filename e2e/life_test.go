@@ -363,7 +363,7 @@ func TestCancelledCallsStop(t *testing.T) {
 	}()
 	eventually(t, 10*time.Second, "the call runs", func() string {
 		for _, r := range x.ps(t) {
-			if r.Server == "deaf" && r.State == "ready" { // a start that is cancelled goes on, for the next call
+			if r.Server == "deaf" && r.State == "leased" { // a start that is cancelled goes on, for the next call
 				return ""
 			}
 		}

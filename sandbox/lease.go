@@ -18,6 +18,9 @@ type Lease struct {
 	b         *box
 	outcome   trace.Outcome
 	provision time.Duration
+	cause     trace.Cause
+	lead      time.Duration
+	cold      time.Duration // what a start of its server takes, if a guess has saved it
 	fresh     bool
 	over      atomic.Bool
 }
@@ -46,6 +49,43 @@ func (l *Lease) Provision() time.Duration { return l.provision }
 
 // Fresh reports whether this is the first lease of its sandbox.
 func (l *Lease) Fresh() bool { return l.fresh }
+
+// Cause returns why the start of the sandbox was asked for.
+func (l *Lease) Cause() trace.Cause { return l.cause }
+
+// Lead returns how long before the call's Acquire that was.
+func (l *Lease) Lead() time.Duration { return l.lead }
+
+// Saved returns how much longer the call would have waited if nobody had
+// guessed that it comes, by what the starts of its server take. It is 0 for all
+// but the calls that found a sandbox which was started on a guess and not used
+// yet: later ones would have found it anyway.
+func (l *Lease) Saved() time.Duration { return max(0, l.cold-l.provision) }
+
+// KeepAwake says that the server may have something to say between calls, as
+// it has to one that subscribes, or that began a task: its sandbox is not
+// frozen any more while it is idle.
+func (l *Lease) KeepAwake() {
+	l.m.update(func(*state, time.Time) { l.b.awake = true })
+}
+
+// fill notes what there is to know of a box that was leased, unless it is being
+// made fit still: what it then returns is closed when it is.
+func (l *Lease) fill(s *state, begun time.Time) (opening chan struct{}) {
+	b := l.b
+	if b.opening != nil {
+		return b.opening
+	}
+	l.cause, l.lead = b.cause, max(0, begun.Sub(b.asked))
+	l.fresh, b.fresh = b.fresh, false
+	if l.fresh {
+		b.lead = l.lead
+	}
+	if b.cause.Speculative() && (l.fresh || l.outcome == trace.Late) {
+		l.cold = s.cold(b)
+	}
+	return nil
+}
 
 // Release gives the lease back.
 func (l *Lease) Release() {

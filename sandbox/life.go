@@ -20,74 +20,85 @@ const (
 	// call fails within a second of the server's death.
 	explainWait = 300 * time.Millisecond
 	usualStart  = time.Minute // StartTimeout where a spec has none
+	// guessSlotHold is slotHold of a guess: in the idle class a start may take
+	// long because it gets nothing.
+	guessSlotHold = 4 * slotHold
 )
 
 // live is the life of a box, from its start to its end.
 func (m *Manager) live(ctx context.Context, b *box) {
 	defer b.cancel()
 	begun := time.Now()
-	held := make(chan struct{})
-	m.work.Go(func() { m.holdSlot(b, held) })
-	err := b.demand.Spec.RedactError(m.start(ctx, b))
-	close(held)
-	ready := false
+	var lowly bool
+	m.view(func(*state) { lowly = b.lowly })
+	err := b.spec.RedactError(m.start(ctx, b, lowly))
+	ready, given := false, ""
 	var failure *StartError
 	m.update(func(s *state, now time.Time) {
 		s.freeSlot(b)
 		switch {
 		case b.state != Starting: // stopped meanwhile
+			if b.guess {
+				given = b.reason
+			}
 		case err != nil:
 			failure = s.stillborn(b, err, now)
 		default:
+			s.started(b, now.Sub(begun), lowly, !b.lowly)
 			s.born(b, now)
 			ready = true
 		}
 	})
+	took := time.Since(begun)
 	switch {
 	case ready:
-		m.record(b, trace.Start, time.Since(begun), "", "")
-		m.cfg.Log.Debug("sandbox ready", "server", b.server, "sandbox", b.id, "tenant", b.tenant, "took", time.Since(begun))
-		select {
-		case <-ctx.Done():
-		case <-b.conn.Done():
-			exit := b.inst.Usage().Exit
-			m.update(func(s *state, now time.Time) {
-				if b.state == Ready {
-					b.exit = exit
-					s.crashed(b, b.conn.Err(), now)
-				}
-			})
-		}
+		m.record(b, trace.Start, took, "", "")
+		m.cfg.Log.Debug("sandbox ready", "server", b.server, "sandbox", b.id, "tenant", b.tenant, "took", took)
+		m.lookAfter(ctx, b)
 	case failure != nil:
-		m.record(b, trace.Start, time.Since(begun), "", failure.Error())
+		m.record(b, trace.Start, took, "", failure.Error())
 		m.cfg.Log.Warn("sandbox did not start", "server", b.server, "sandbox", b.id, "tenant", b.tenant, "error", failure)
+	case given != "":
+		m.record(b, trace.Start, took, "", "given up before it was ready: "+given)
 	}
 	m.takeDown(b, ready)
 }
 
-// holdSlot gives the slot of a start away when the start takes long.
-func (m *Manager) holdSlot(b *box, done <-chan struct{}) {
-	t := time.NewTimer(slotHold)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-		m.update(func(s *state, _ time.Time) { s.freeSlot(b) })
+// lookAfter serves a live box until it is stopped or its server ends.
+func (m *Manager) lookAfter(ctx context.Context, b *box) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.look:
+			m.settle(b)
+		case <-b.conn.Done():
+			exit := b.inst.Usage().Exit
+			m.update(func(s *state, now time.Time) {
+				if b.state.live() {
+					b.exit = exit
+					s.crashed(b, b.conn.Err(), now)
+				}
+			})
+			return
+		}
 	}
 }
 
-// start makes the instance and shakes hands. What it has made stands in b also
-// when it fails.
-func (m *Manager) start(ctx context.Context, b *box) error {
-	spec := b.demand.Spec
+// start makes the instance and shakes hands, within the time that the spec
+// allows. What it has made stands in b also when it fails.
+func (m *Manager) start(ctx context.Context, b *box, lowly bool) error {
 	limit := usualStart
-	if spec.StartTimeout > 0 {
-		limit = spec.StartTimeout
+	if b.spec.StartTimeout > 0 {
+		limit = b.spec.StartTimeout
 	}
 	late := fmt.Errorf("it was not ready within %v (start_timeout: raise it if the server needs longer)", limit)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
-	defer cancel()
-	inst, err := b.backend.Create(ctx, b.id, spec, b.stderr)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	m.work.Go(func() { m.attend(b, limit, func() { cancel(late) }, done) })
+	inst, err := m.create(ctx, b, lowly)
 	if err != nil {
 		if ctx.Err() != nil && !errors.Is(err, late) {
 			err = context.Cause(ctx)
@@ -95,7 +106,11 @@ func (m *Manager) start(ctx context.Context, b *box) error {
 		return err
 	}
 	conn := wire.NewConn(inst.Transport())
-	m.update(func(*state, time.Time) { b.inst, b.conn = inst, conn })
+	demanded := false
+	m.update(func(*state, time.Time) { b.inst, b.conn, demanded = inst, conn, !b.guess })
+	if demanded { // while there was no instance yet, perhaps
+		m.promote(b)
+	}
 	// A server that does not read may block what is written to it.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	init, modern, err := shake(ctx, conn, b.client)
@@ -110,10 +125,14 @@ func (m *Manager) start(ctx context.Context, b *box) error {
 	m.update(func(s *state, _ time.Time) {
 		b.init, b.modern = init, modern
 		s.used(b, usage)
+		s.weighed(b)
 	})
-	if b.demand.Handler != nil {
-		conn.Handle(b.demand.Handler)
-	} else {
+	switch {
+	case b.demanded != nil: // a guess, or one that was
+		conn.Handle(b.inbox)
+	case b.handler != nil:
+		conn.Handle(b.handler)
+	default:
 		conn.Handle(refuser{})
 	}
 	return nil
@@ -226,47 +245,52 @@ func (m *Manager) lastWords(b *box) {
 
 // born hands b to those that wait for it.
 func (s *state) born(b *box, now time.Time) {
-	b.state, b.since, b.ready = Ready, now, now
-	b.uses, b.waiters = b.waiters, 0
+	b.ready = now
 	if f := s.failures[b.failKey()]; f != nil {
-		f.starts = 0
+		f.starts, f.guesses, f.doubt = 0, 0, time.Time{}
 		if f.crashes == 0 {
 			delete(s.failures, b.failKey())
 		}
 	}
 	close(b.born)
-	if b.uses == 0 {
+	b.uses, b.waiters = b.waiters, 0
+	if b.uses > 0 {
+		s.enter(b, Leased, now)
+		s.unseal(b)
+	} else {
+		b.until = later(b.until, now.Add(b.hold))
+		s.enter(b, Ready, now)
 		s.rest(b, now)
 	}
-	if s.holding(b.owner).quota.Memory > 0 {
+	if s.maxMemory > 0 || s.holding(b.owner).quota.Memory > 0 || s.spec.Memory > 0 {
 		s.lookAt(now.Add(sampleEvery))
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // stillborn notes that the start of b went wrong.
 func (s *state) stillborn(b *box, err error, now time.Time) *StartError {
 	e := &StartError{Server: b.server, Err: err, Exit: b.exit, Stderr: b.stderr.last()}
-	f := s.failure(b)
-	f.starts++
-	s.failed(b, f, e, f.starts, now)
+	if b.guess {
+		s.doubted(b, now)
+	} else {
+		f := s.failure(b)
+		f.starts++
+		s.failed(b, f, e, f.starts, now)
+	}
 	s.stop(b, reasonStart, e, now)
 	return e
 }
 
-// used notes what b uses.
-func (s *state) used(b *box, u Usage) {
-	u.Peak = max(u.Peak, u.Memory, b.usage.Peak)
-	b.usage = u
-	if u.Memory > 0 {
-		if len(s.footprints) >= maxFootprints {
-			clear(s.footprints)
-		}
-		s.footprints[footprintKey(b)] = u.Memory
-	}
-}
-
 // takeDown ends what there is of b. Until it returns b counts.
 func (m *Manager) takeDown(b *box, wasReady bool) {
+	m.update(func(*state, time.Time) { b.admit() }) // their calls learn why
 	if b.inst != nil {
 		before := b.inst.Usage()
 		_ = b.conn.Close() // the instance's Close reports what matters
@@ -275,6 +299,7 @@ func (m *Manager) takeDown(b *box, wasReady bool) {
 		m.update(func(s *state, _ time.Time) {
 			before.Peak = max(before.Peak, after.Peak)
 			s.used(b, before)
+			s.weighed(b)
 			b.usage.Memory = 0
 			b.exit = cmp.Or(b.exit, after.Exit)
 		})
@@ -284,9 +309,9 @@ func (m *Manager) takeDown(b *box, wasReady bool) {
 	}
 	b.stderr.end()
 	var reason, exit string
-	m.update(func(s *state, _ time.Time) {
+	m.update(func(s *state, now time.Time) {
 		reason, exit = b.reason, b.exit
-		s.forget(b)
+		s.forget(b, now)
 	})
 	if !wasReady {
 		return
@@ -297,19 +322,25 @@ func (m *Manager) takeDown(b *box, wasReady bool) {
 		m.cfg.Log.Debug("sandbox stopped", "server", b.server, "sandbox", b.id, "tenant", b.tenant, "reason", reason)
 		exit = ""
 	}
+	switch {
+	case b.guess && reason == ReasonIdle:
+		reason = ReasonUnused
+	case b.guess:
+		reason = ReasonUnused + ": " + reason
+	}
 	m.record(b, trace.Stop, 0, reason, exit)
 }
 
 func (m *Manager) event(b *box, kind trace.Kind) trace.Event {
-	return trace.Event{
-		Time: time.Now(), Kind: kind, Tenant: b.tenant, Session: b.session, Server: b.server, Sandbox: b.id,
-		Backend: string(b.demand.Spec.Isolation), Cause: b.demand.Cause,
+	e := trace.Event{
+		Time: time.Now(), Kind: kind, Tenant: b.tenant, Server: b.server, Sandbox: b.id, Backend: string(b.spec.Isolation),
 	}
+	m.view(func(*state) { e.Session, e.Cause, e.P, e.Memory = b.session, b.cause, b.p, b.usage.Peak })
+	return e
 }
 
 func (m *Manager) record(b *box, kind trace.Kind, provision time.Duration, detail, err string) {
 	e := m.event(b, kind)
 	e.Provision, e.Detail, e.Err = provision, detail, err
-	m.update(func(*state, time.Time) { e.Memory = b.usage.Peak })
 	m.cfg.Recorder.Record(e)
 }

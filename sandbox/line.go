@@ -19,7 +19,10 @@ type line struct {
 	n int
 }
 
-func (l *line) push(b *box) {
+func (l *line) push(b *box) { l.insert(b, func(*box) bool { return false }) }
+
+// insert puts b before the first of its owner for which before reports true.
+func (l *line) insert(b *box, before func(*box) bool) {
 	r := &l.ranks[b.rank]
 	if r.waiting == nil {
 		r.waiting = map[owner][]*box{}
@@ -27,9 +30,17 @@ func (l *line) push(b *box) {
 	if len(r.waiting[b.owner]) == 0 {
 		r.owners = append(r.owners, b.owner)
 	}
-	r.waiting[b.owner] = append(r.waiting[b.owner], b)
+	q := r.waiting[b.owner]
+	i := slices.IndexFunc(q, before)
+	if i < 0 {
+		i = len(q)
+	}
+	r.waiting[b.owner] = slices.Insert(q, i, b)
 	l.n++
 }
+
+// of returns the boxes of an owner, of the lower rank. It is not to be changed.
+func (l *line) of(o owner) []*box { return l.ranks[0].waiting[o] }
 
 // remove takes b out and reports whether it was in.
 func (l *line) remove(b *box) bool {

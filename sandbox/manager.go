@@ -27,10 +27,13 @@ type Config struct {
 	Recorder  trace.Recorder            // nil means trace.Discard
 	Log       *slog.Logger              // nil means none
 	Sandboxes int                       // alive at once, all tenants; default 64
-	Starts    int                       // under way at once; default the number of cores, at least 2
+	Memory    int64                     // bytes in use by all of them; 0 means no limit
+	Starts    int                       // of calls, under way at once; default the number of cores, at least 2
 	Quota     func(tenant string) Quota // called concurrently; nil means that no tenant has one
 	Wait      time.Duration             // how long a call waits for room in the budgets; default 30 s
 	Info      []byte                    // clientInfo that sandboxes are told that sessions share; default SpecBox's name
+
+	Speculation Speculation // what may be started before it is asked for
 }
 
 // A Quota bounds what one tenant may have. Sandboxes of scope shared count for
@@ -38,6 +41,8 @@ type Config struct {
 type Quota struct {
 	Sandboxes int   // alive at once; 0 means no limit
 	Memory    int64 // bytes in use by all of them; 0 means no limit
+	Starts    int   // of calls, under way at once; 0 means no limit but that of all
+	Unclaimed int   // started on a guess and not come for, at once; 0 means no limit but that of all
 }
 
 // A Client is what the handshake presents to a server. Empty fields mean the
@@ -72,7 +77,8 @@ type Demand struct {
 	Client Client
 	// Handler takes what the server sends on its own accord, from the
 	// handshake on. The sandbox keeps the handler of the call that had it
-	// started: for a sandbox that sessions share it must outlive the session.
+	// started, or that came first for one that was there on a guess: for a
+	// sandbox that sessions share it must outlive the session.
 	Handler wire.Handler
 	Cause   trace.Cause // "" means trace.Demand; a catalogue's starts wait behind those of calls
 }
@@ -96,12 +102,16 @@ func New(cfg Config) (*Manager, error) {
 	if len(cfg.Backends) == 0 {
 		return nil, errors.New("sandbox: no backends are configured")
 	}
-	if cfg.Sandboxes < 0 || cfg.Starts < 0 || cfg.Wait < 0 {
-		return nil, fmt.Errorf("sandbox: limits must not be negative: sandboxes %d, starts %d, wait %v", cfg.Sandboxes, cfg.Starts, cfg.Wait)
+	if cfg.Sandboxes < 0 || cfg.Starts < 0 || cfg.Wait < 0 || cfg.Memory < 0 {
+		return nil, fmt.Errorf("sandbox: limits must not be negative: sandboxes %d, memory %d, starts %d, wait %v", cfg.Sandboxes, cfg.Memory, cfg.Starts, cfg.Wait)
+	}
+	if err := cfg.Speculation.check(); err != nil {
+		return nil, err
 	}
 	cfg.Sandboxes = cmp.Or(cfg.Sandboxes, 64)
 	cfg.Starts = cmp.Or(cfg.Starts, max(2, runtime.NumCPU()))
 	cfg.Wait = cmp.Or(cfg.Wait, 30*time.Second)
+	cfg.Speculation.fill(cfg.Sandboxes, cfg.Starts)
 	cfg.Backends = maps.Clone(cfg.Backends)
 	if cfg.Recorder == nil {
 		cfg.Recorder = trace.Discard
@@ -117,9 +127,10 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{cfg: cfg, look: make(chan struct{}, 1)}
 	m.s = state{
-		max: cfg.Sandboxes, maxStarts: cfg.Starts,
-		boxes: map[*box]struct{}{}, bound: map[binding]*box{}, holdings: map[owner]*holding{},
-		failures: map[failKey]*failure{}, ended: map[[2]string]struct{}{}, footprints: map[failKey]int64{},
+		max: cfg.Sandboxes, maxStarts: cfg.Starts, maxMemory: cfg.Memory, spec: cfg.Speculation,
+		boxes: map[*box]struct{}{}, bound: map[binding]*box{}, pools: map[poolKey][]*box{},
+		holdings: map[owner]*holding{}, tight: map[owner]struct{}{},
+		failures: map[failKey]*failure{}, ended: map[[2]string]struct{}{}, known: map[estimateKey]*figures{},
 		begin: func(ctx context.Context, b *box) { m.work.Go(func() { m.live(ctx, b) }) },
 	}
 	return m, nil
@@ -143,6 +154,13 @@ func (m *Manager) update(f func(s *state, now time.Time)) {
 	}
 }
 
+// view reads the state. The func must not block, and changes nothing.
+func (m *Manager) view(f func(s *state)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(&m.s)
+}
+
 // sampleEvery is how often memory is looked at where a quota bounds it.
 const sampleEvery = 3 * time.Second
 
@@ -157,7 +175,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		m.sample(func(b *box) bool { return m.s.holding(b.owner).quota.Memory > 0 })
+		m.sample(func(b *box) bool {
+			return m.cfg.Memory > 0 || b.guess && m.cfg.Speculation.Memory > 0 || m.s.holding(b.owner).quota.Memory > 0
+		})
 		var next time.Time
 		m.update(func(s *state, now time.Time) {
 			s.sweep(now)
@@ -209,8 +229,9 @@ func (m *Manager) sample(match func(*box) bool) {
 }
 
 // Acquire returns a lease of a sandbox for one call: of the one that is there,
-// or of one that is started for it. Calls that need the same sandbox share it,
-// and its start. It fails with a [*StartError], a [*QuotaError], ErrClosed,
+// of one that was started on a guess and is bound to the session then, or of
+// one that is started for it. Calls that need the same sandbox share it, and
+// its start. It fails with a [*StartError], a [*QuotaError], ErrClosed,
 // ErrSessionEnded, or the cause of ctx; a start under way then goes on, for the
 // next call.
 func (m *Manager) Acquire(ctx context.Context, d Demand) (*Lease, error) {
@@ -218,98 +239,126 @@ func (m *Manager) Acquire(ctx context.Context, d Demand) (*Lease, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	d.Cause = cmp.Or(d.Cause, trace.Demand)
-	key := m.binding(&d)
-	var (
-		b       *box
-		outcome trace.Outcome
-		err     error
-		fresh   bool
-	)
-	join := func(next *box) {
+	w := m.wish(d.Tenant, d.Session, d.Spec, d.Client, cmp.Or(d.Cause, trace.Demand))
+	w.handler = d.Handler
+	for {
+		l := &Lease{m: m}
+		opening, err := m.join(l, w, begun)
+		if err != nil {
+			return nil, err
+		}
+		if l.outcome != trace.Warm {
+			if err := m.await(ctx, l.b); err != nil {
+				return nil, err
+			}
+			m.update(func(s *state, _ time.Time) { opening = l.fill(s, begun) })
+		}
+		if opening == nil {
+			l.provision = time.Since(begun)
+			return l, nil
+		}
+		select {
+		case <-opening:
+		case <-ctx.Done():
+			l.Release()
+			return nil, context.Cause(ctx)
+		}
+		broken := false
+		m.update(func(s *state, _ time.Time) {
+			if broken = l.b.broken; !broken {
+				l.fill(s, begun)
+			}
+		})
+		if !broken {
+			l.provision = time.Since(begun)
+			return l, nil
+		}
+		l.Release() // another one, then
+	}
+}
+
+// join finds or adds the box that serves a wish, and adds the call to it.
+func (m *Manager) join(l *Lease, w *wish, begun time.Time) (opening chan struct{}, err error) {
+	try := func(next *box) {
 		m.update(func(s *state, now time.Time) {
 			if next != nil {
 				s.holding(next.owner).quota = next.quota
 			}
-			b, outcome, err = s.join(key, &d, next, now)
-			if outcome == trace.Warm {
-				fresh, b.fresh = b.fresh, false
+			if l.b, l.outcome, err = s.join(w, next, now); l.outcome == trace.Warm {
+				opening = l.fill(s, begun)
 			}
 		})
 	}
-	join(nil)
-	if b == nil && err == nil {
-		var next *box
-		if next, err = m.prepare(key, d); err != nil {
-			return nil, err
+	try(nil)
+	if l.b != nil || err != nil {
+		return opening, err
+	}
+	if m.cfg.Backends[w.spec.Isolation] == nil {
+		return nil, fmt.Errorf("server %q: isolation %q is not available here; there is %v",
+			w.spec.Server, w.spec.Isolation, slices.Sorted(maps.Keys(m.cfg.Backends)))
+	}
+	if w.findPool(m.cfg.Info); w.pool != (poolKey{}) {
+		if try(nil); l.b != nil || err != nil {
+			return opening, err
 		}
-		join(next)
 	}
-	if err != nil {
-		return nil, err
+	next := m.prepare(w)
+	if next.quota.Memory > 0 || m.cfg.Memory > 0 {
+		m.sample(func(o *box) bool { return m.cfg.Memory > 0 || o.owner == next.owner })
 	}
-	if outcome != trace.Warm {
-		if err := m.await(ctx, b); err != nil {
-			return nil, err
-		}
-		m.update(func(*state, time.Time) { fresh, b.fresh = b.fresh, false })
-	}
-	return &Lease{m: m, b: b, outcome: outcome, provision: time.Since(begun), fresh: fresh}, nil
+	try(next)
+	return opening, err
 }
 
-func (m *Manager) binding(d *Demand) binding {
-	key := binding{owner: owner{tenant: d.Tenant}, server: d.Spec.Server, hash: d.Spec.Hash}
-	switch d.Spec.Scope {
+// wish returns what a call or a hint is about.
+func (m *Manager) wish(tenant, session string, spec *Spec, c Client, cause trace.Cause) *wish {
+	w := &wish{tenant: tenant, session: session, spec: spec, client: c, cause: cause}
+	w.key = binding{owner: owner{tenant: tenant}, server: spec.Server, hash: spec.Hash}
+	switch spec.Scope {
 	case config.PerTenant:
-		key.version = cmp.Or(d.Client.Version, newest)
+		w.key.version = cmp.Or(c.Version, newest)
 	case config.Shared:
-		key.owner = owner{shared: true}
-		key.version = cmp.Or(d.Client.Version, newest)
+		w.key.owner = owner{shared: true}
+		w.key.version = cmp.Or(c.Version, newest)
 	default:
-		key.session = d.Session
+		w.key.session = session
 	}
-	return key
+	return w
 }
 
 // newest is the last revision of the protocol that has a handshake.
 const newest = "2025-11-25"
 
-// prepare makes the box that a demand needs. It is not part of the state yet.
-func (m *Manager) prepare(key binding, d Demand) (*box, error) {
-	backend := m.cfg.Backends[d.Spec.Isolation]
-	if backend == nil {
-		return nil, fmt.Errorf("server %q: isolation %q is not available here; there is %v",
-			d.Spec.Server, d.Spec.Isolation, slices.Sorted(maps.Keys(m.cfg.Backends)))
-	}
+// prepare makes the box that a wish needs, on a backend that there is. It is
+// not part of the state yet.
+func (m *Manager) prepare(w *wish) *box {
 	b := &box{
-		id: newID(d.Spec.Server), binding: key, demand: d, backend: backend, rank: rank(d.Cause),
-		admitted: make(chan struct{}), born: make(chan struct{}), gone: make(chan struct{}),
+		id: newID(w.spec.Server), binding: w.key, spec: w.spec, asker: w.tenant, backend: m.cfg.Backends[w.spec.Isolation],
+		cause: w.cause, handler: w.handler, rank: rank(w.cause), asked: time.Now(), fresh: true,
+		admitted: make(chan struct{}), born: make(chan struct{}), gone: make(chan struct{}), look: make(chan struct{}, 1),
 	}
-	if d.Spec.Scope == config.PerTenant || d.Spec.Scope == config.Shared {
-		b.client = Client{Version: key.version, Info: m.cfg.Info}
-	} else {
-		if d.Client.Info == nil {
-			d.Client.Info = m.cfg.Info
+	if w.perSession() {
+		b.client = w.client
+		if b.client.Info == nil {
+			b.client.Info = m.cfg.Info
 		}
-		b.client = d.Client
+	} else {
+		b.client = Client{Version: w.key.version, Info: m.cfg.Info}
 	}
-	if !key.shared {
-		b.quota = m.cfg.Quota(d.Tenant)
-	}
-	if b.quota.Memory > 0 {
-		m.sample(func(o *box) bool { return o.owner == b.owner })
+	if !w.key.shared {
+		b.quota = m.cfg.Quota(w.tenant)
 	}
 	var noise atomic.Int32
-	b.stderr = newStderr(d.Spec, func(text string) {
+	b.stderr = newStderr(w.spec, func(text string) {
 		now := time.Now()
-		m.logs.add(logKey{key.tenant, key.server}, LogLine{Time: now, Sandbox: b.id, Text: text})
+		m.logs.add(logKey{b.tenant, b.server}, LogLine{Time: now, Sandbox: b.id, Text: text})
 		if junk, ok := strings.CutPrefix(text, NoisePrefix); ok && noise.Add(1) <= maxNoise {
 			e := m.event(b, trace.Noise)
-			e.Time, e.Detail = now, junk
+			e.Time, e.Detail, e.Memory = now, junk, 0
 			m.cfg.Recorder.Record(e)
 		}
 	})
-	return b, nil
+	return b
 }
 
 // newID returns an id that no other sandbox has, in any SpecBox.
@@ -397,7 +446,7 @@ func (m *Manager) Stop(ctx context.Context, match func(Status) bool) (int, error
 // EndSession stops the sandboxes of a session, which will not come back. It
 // returns at once; calls of the session fail.
 func (m *Manager) EndSession(tenant, session string) {
-	m.update(func(s *state, now time.Time) { s.end(tenant, session, now) })
+	m.update(func(s *state, now time.Time) { s.endSession(tenant, session, now) })
 }
 
 // Logs returns what a server of a tenant printed besides its messages, oldest

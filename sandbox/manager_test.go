@@ -838,9 +838,9 @@ func TestListAndStats(t *testing.T) {
 		for _, st := range h.List() {
 			got = append(got, fmt.Sprint(st.Server, " ", st.State, " ", st.Uses, " ", st.Memory, " ", !st.Idle.IsZero()))
 		}
-		h.want("List", strings.Join(got, "; "), "a ready 1 7 false; b ready 0 7 true; c0 starting 1 0 false; c1 queued 1 0 false")
+		h.want("List", strings.Join(got, "; "), "a leased 1 7 false; b ready 0 7 true; c0 starting 1 0 false; c1 queued 1 0 false")
 		st := h.Stats()
-		h.want("Stats", fmt.Sprint(st.States, st.Idle, st.Uses, st.Live, st.Limit, st.Memory), "map[queued:1 ready:2 starting:1] 1 1 4 64 14")
+		h.want("Stats", fmt.Sprint(st.States, st.Idle, st.Uses, st.Live, st.Limit, st.Memory), "map[leased:1 queued:1 ready:1 starting:1] 1 1 4 64 14")
 		live := h.Live("t", "s")
 		if len(live) != 2 || live[0].Conn != l.Conn() || live[1].Server != "b" || len(h.Live("u", "s")) != 0 || len(h.Live("t", "")) != 0 {
 			t.Errorf("Live: %+v", live)

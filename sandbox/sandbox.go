@@ -1,5 +1,5 @@
-// Package sandbox keeps tool sandboxes: it starts them when they are needed,
-// lends them out, and takes them down.
+// Package sandbox keeps tool sandboxes: it starts them when they are needed, or
+// a little earlier, lends them out, and takes them down.
 //
 // The package holds to these laws:
 //
@@ -7,6 +7,14 @@
 //     another session, unless the scope of its server says so.
 //   - Started once. However many calls wait for a sandbox, one start serves
 //     them all, and a caller that leaves does not end it.
+//   - Demand goes before speculation, always. What is started on a guess waits
+//     behind every call, runs in the idle class until somebody comes for it,
+//     leaves room for the next calls, and goes first when there is none.
+//   - A guess harms nobody. Warm has no error, takes away nothing that is in
+//     demand or holds the state of a session, and a guess that fails keeps no
+//     call from trying.
+//   - Nothing is said to a sandbox that nobody has come for but the handshake,
+//     and what its server says is kept for its holder.
 //   - Budgets hold at every instant: what is started counts until it is gone.
 //   - Nothing outlives Run. When [Manager.Run] returns, every sandbox is gone
 //     and every goroutine of the manager has ended.
@@ -80,7 +88,8 @@ type Instance interface {
 	Usage() Usage
 	// Close takes the instance down (EOF, TERM, KILL, each after the spec's
 	// StopGrace) and returns when its whole process tree, and every file and
-	// cgroup of it, is gone. It may be called more than once and concurrently.
+	// cgroup of it, is gone, also if it was frozen. It may be called more than
+	// once and concurrently.
 	Close() error
 }
 
@@ -110,7 +119,8 @@ type Promoter interface {
 
 // A Freezer is an [Instance] that can be halted, so that it uses no CPU.
 type Freezer interface {
-	// Freeze halts the process tree. Memory stays, and may be reclaimed.
+	// Freeze halts the process tree. Memory stays, and may be reclaimed. An
+	// error means that it may be halted in part.
 	Freeze() error
 	// Thaw lets it go on. An instance that is not frozen stays as it is.
 	Thaw() error

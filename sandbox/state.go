@@ -17,9 +17,41 @@ const (
 	Waiting  State = "waiting"  // for room in the budgets
 	Queued   State = "queued"   // it has room, and waits until fewer starts are under way
 	Starting State = "starting" // until its handshake is done
-	Ready    State = "ready"
-	Stopping State = "stopping" // it still counts
+	Ready    State = "ready"    // nobody uses it
+	Frozen   State = "frozen"   // nobody uses it, and it uses no CPU
+	Leased   State = "leased"   // calls use it
+	Draining State = "draining" // it is being stopped, and still counts
+	Gone     State = "gone"     // it counts no more
 )
+
+// leadsTo reports whether a sandbox may go from one state to another.
+func (from State) leadsTo(to State) bool {
+	switch from {
+	case "":
+		return to == Waiting
+	case Waiting:
+		return to == Queued || to == Starting || to == Gone
+	case Queued:
+		return to == Starting || to == Gone
+	case Starting:
+		return to == Ready || to == Leased || to == Draining
+	case Ready:
+		return to == Leased || to == Frozen || to == Draining
+	case Leased:
+		return to == Ready || to == Draining
+	case Frozen:
+		return to == Leased || to == Draining
+	case Draining:
+		return to == Gone
+	}
+	return false
+}
+
+// counts reports whether a sandbox in that state takes room in the budgets.
+func (st State) counts() bool { return st != "" && st != Waiting && st != Gone }
+
+// live reports whether a sandbox in that state is at hand.
+func (st State) live() bool { return st == Ready || st == Leased || st == Frozen }
 
 // Why a sandbox was stopped: the Detail of a [trace.Stop] event.
 const (
@@ -29,7 +61,14 @@ const (
 	ReasonShutdown = "shutdown"
 	ReasonOperator = "stopped by operator"
 	ReasonQuota    = "quota"
-	reasonStart    = "failed start" // never seen in an event: it was never ready
+	// ReasonUnused begins the reason of one that was started on a guess, and
+	// that nobody ever came for: it was in vain. What ended it may follow, as
+	// in "unused: quota".
+	ReasonUnused = "unused"
+
+	reasonStart = "failed start" // never seen in an event: it was never ready
+	reasonInbox = "it said too much before anybody listened"
+	reasonThaw  = "it could not be thawed"
 )
 
 // A binding says whom a sandbox serves.
@@ -45,9 +84,10 @@ type binding struct {
 // above the line never changes; the rest is changed in update only, save where
 // it says otherwise.
 type box struct {
-	id string
-	binding
-	demand   Demand
+	id       string
+	pool     poolKey // where it stands while it is unclaimed; zero if sessions share it
+	spec     *Spec
+	asker    string // tenant that wanted it first, also of one that all share
 	backend  Backend
 	client   Client // that the handshake presents
 	quota    Quota  // of its owner, when it was asked for
@@ -55,19 +95,28 @@ type box struct {
 	admitted chan struct{} // closed when there is room for it
 	born     chan struct{} // closed when it is ready, or never will be: err is then set
 	gone     chan struct{} // closed when it counts no more
+	demanded chan struct{} // of a guess: closed when somebody comes for it
+	look     chan struct{} // its goroutine should look at it again
 
 	// ---
+
+	binding // its session is set when it is claimed
+	cause   trace.Cause
+	asked   time.Time // when its start was asked for
+	handler wire.Handler
 
 	state   State
 	rank    int // 0 if a call waits for it, 1 if not
 	since   time.Time
-	slot    bool // it counts among the starts under way
+	slot    slot // among which starts under way it counts
 	waiters int  // calls that wait until it is born
 	uses    int  // leases
 	fresh   bool // there was no lease yet
 	served  bool // a lease was given back while the server lived
+	awake   bool // it may have something to say while it is idle
 	idle    time.Time
 	ready   time.Time
+	lead    time.Duration // from asked to its first lease
 	reason  string
 	err     error
 	exit    string
@@ -77,12 +126,38 @@ type box struct {
 	init    []byte     // result of initialize or server/discover
 	modern  bool       // the server was met in the modern era
 	usage   Usage      // when it was last looked at
+
+	guess bool          // it was started on a guess, and nobody has come for it yet
+	p     float64       // how likely somebody comes
+	hold  time.Duration // how long it is kept for that
+	until time.Time     // when it is given up
+
+	inbox  *inbox // what its server said before it was claimed; nil once it was delivered
+	lowly  bool   // it is in the idle class
+	chill  bool   // it is to be frozen
+	icy    bool   // it is frozen, or being frozen
+	stiff  bool   // it cannot be frozen
+	broken bool   // it could not be thawed
+	// opening is closed when a leased box is at hand: thawed, in the ordinary
+	// class, and heard. It is nil if it is already.
+	opening chan struct{}
 }
+
+// A slot says among which starts a box counts.
+type slot int
+
+const (
+	noSlot slot = iota
+	callSlot
+	guessSlot
+)
 
 // A holding is what an owner has.
 type holding struct {
-	live  int // boxes that count
-	quota Quota
+	live     int // boxes that count
+	guesses  int // of these, those that nobody has come for
+	starting int // boxes with the slot of a call
+	quota    Quota
 }
 
 type failKey struct {
@@ -95,6 +170,8 @@ type failure struct {
 	starts  int // in a row
 	crashes int // right after they were ready, in a row
 	err     *StartError
+	guesses int       // starts on a guess that went wrong, in a row
+	doubt   time.Time // until then nothing is started on a guess
 }
 
 const (
@@ -107,26 +184,32 @@ const (
 	infantCrashes = 3
 	maxFailures   = 1024 // what has not been tried for a while is forgotten beyond
 	maxEnded      = 4096 // sessions that ended: late calls of theirs start nothing
-	maxFootprints = 1024
 )
 
 // state is all that goroutines share. It is changed in [Manager.update] only.
 type state struct {
 	max, maxStarts int
+	maxMemory      int64
+	spec           Speculation
 	begin          func(context.Context, *box) // starts the goroutine of a box
 
 	closed     bool
 	boxes      map[*box]struct{}
-	bound      map[binding]*box   // waiting to ready: what an Acquire finds
-	room       line               // waiting
+	bound      map[binding]*box   // waiting to leased: what an Acquire finds
+	pools      map[poolKey][]*box // unclaimed ones of scope session, oldest first
+	room       line               // waiting, of calls
 	slots      line               // queued
-	live       int                // boxes that count: queued to stopping
-	starting   int                // boxes with a slot
+	guessed    line               // waiting, on a guess
+	live       int                // boxes that count: queued to draining
+	guesses    int                // of these, those that nobody has come for
+	starting   int                // boxes with the slot of a call
+	guessing   int                // boxes with the slot of a guess
 	holdings   map[owner]*holding // as many as there are tenants
+	tight      map[owner]struct{} // their guesses may stand in the way of calls
 	failures   map[failKey]*failure
 	ended      map[[2]string]struct{} // tenant, session
 	endedOrder [][2]string
-	footprints map[failKey]int64 // memory seen last; the owner is not set
+	known      map[estimateKey]*figures
 
 	planned time.Time // when the keeper looks next; zero means it sleeps
 	wake    bool      // it should look earlier
@@ -134,27 +217,60 @@ type state struct {
 
 func (b *box) failKey() failKey { return failKey{b.owner, b.server, b.hash} }
 
-// join adds a call to the box of key. Without one it adds next, if that is not
-// nil. It returns no box if there is none.
-func (s *state) join(key binding, d *Demand, next *box, now time.Time) (*box, trace.Outcome, error) {
+// enter takes a box to another state, with all that it counts for.
+func (s *state) enter(b *box, to State, now time.Time) {
+	from := b.state
+	if !from.leadsTo(to) {
+		panic(fmt.Sprintf("sandbox: %s cannot go from %q to %q", b.id, from, to))
+	}
+	b.state = to
+	if !from.live() || !to.live() {
+		b.since = now
+	}
+	switch {
+	case !from.counts() && to.counts():
+		s.count(b, 1)
+	case from.counts() && !to.counts():
+		s.count(b, -1)
+	}
+}
+
+// count adds n times b to what its owner, and all, have.
+func (s *state) count(b *box, n int) {
+	h := s.holding(b.owner)
+	s.live += n
+	h.live += n
+	if b.guess {
+		s.guesses += n
+		h.guesses += n
+	}
+	if n > 0 {
+		s.tight[b.owner] = struct{}{}
+	}
+}
+
+// join adds a call to the box that serves it, or to an unclaimed one that may.
+// Without one it adds next, if that is not nil. It returns no box if there is
+// none.
+func (s *state) join(w *wish, next *box, now time.Time) (*box, trace.Outcome, error) {
 	if s.closed {
 		return nil, "", ErrClosed
 	}
-	if _, ok := s.ended[[2]string{d.Tenant, d.Session}]; ok {
+	if _, ok := s.ended[[2]string{w.tenant, w.session}]; ok {
 		return nil, "", ErrSessionEnded
 	}
-	if b := s.bound[key]; b != nil {
-		if b.state == Ready {
-			b.uses++
-			return b, trace.Warm, nil
-		}
-		b.waiters++
-		if b.rank > rank(d.Cause) {
-			s.promote(b)
-		}
-		return b, trace.Late, nil
+	b := s.bound[w.key]
+	if b == nil {
+		b = s.unclaimed(w)
 	}
-	if f := s.failures[failKey{key.owner, key.server, key.hash}]; f != nil && f.err != nil && now.Before(f.err.Retry) {
+	switch {
+	case b == nil:
+	case b.guess && b.state == Waiting: // nothing of it has begun: it is the call that begins
+		s.stop(b, "", context.Canceled, now)
+	default:
+		return b, s.enlist(b, w, now), nil
+	}
+	if f := s.failures[failKey{w.key.owner, w.key.server, w.key.hash}]; f != nil && f.err != nil && now.Before(f.err.Retry) {
 		err := *f.err
 		err.now = now
 		return nil, "", &err
@@ -162,11 +278,53 @@ func (s *state) join(key binding, d *Demand, next *box, now time.Time) (*box, tr
 	if next == nil {
 		return nil, "", nil
 	}
-	next.state, next.since, next.waiters, next.fresh = Waiting, now, 1, true
+	next.waiters = 1
 	s.boxes[next] = struct{}{}
-	s.bound[key] = next
+	s.bound[next.binding] = next
+	s.enter(next, Waiting, now)
 	s.room.push(next)
 	return next, trace.Cold, nil
+}
+
+// enlist adds a call to a box, which is then no guess any more.
+func (s *state) enlist(b *box, w *wish, now time.Time) trace.Outcome {
+	if b.guess {
+		s.claim(b, w)
+	}
+	if b.state.live() {
+		s.take(b, now)
+		return trace.Warm
+	}
+	b.waiters++
+	if b.rank > rank(w.cause) {
+		s.promote(b)
+	}
+	return trace.Late
+}
+
+// take adds a lease to a box that is at hand.
+func (s *state) take(b *box, now time.Time) {
+	b.uses++
+	if b.state != Leased {
+		s.enter(b, Leased, now)
+	}
+	s.unseal(b)
+}
+
+// unseal has a leased box made fit for use, if it is not.
+func (s *state) unseal(b *box) {
+	if b.opening == nil && (b.inbox != nil || b.icy || b.lowly) {
+		b.opening = make(chan struct{})
+		b.poke()
+	}
+}
+
+// poke has the goroutine of a box look at it again.
+func (b *box) poke() {
+	select {
+	case b.look <- struct{}{}:
+	default:
+	}
 }
 
 // rank says how urgent a start of that cause is.
@@ -188,33 +346,6 @@ func (s *state) promote(b *box) {
 	b.rank = 0
 }
 
-// schedule gives room and slots to those that wait.
-func (s *state) schedule(now time.Time) {
-	for s.room.n > 0 {
-		b := s.room.next(s.fits)
-		if b == nil {
-			s.makeRoom(now)
-			break
-		}
-		b.state = Queued
-		s.live++
-		s.holding(b.owner).live++
-		close(b.admitted)
-		s.slots.push(b)
-	}
-	for s.starting < s.maxStarts {
-		b := s.slots.next(func(*box) bool { return true })
-		if b == nil {
-			break
-		}
-		b.state, b.since, b.slot = Starting, now, true
-		s.starting++
-		ctx, cancel := context.WithCancel(context.Background())
-		b.cancel = cancel
-		s.begin(ctx, b)
-	}
-}
-
 func (s *state) holding(o owner) *holding {
 	h := s.holdings[o]
 	if h == nil {
@@ -224,95 +355,27 @@ func (s *state) holding(o owner) *holding {
 	return h
 }
 
-// full says which quota of its owner keeps b waiting, if one does.
-func (s *state) full(b *box) string {
-	h := s.holding(b.owner)
-	if q := h.quota.Sandboxes; q > 0 && h.live >= q {
-		return fmt.Sprintf("the quota of tenant %q is %d sandboxes (tenants: sandboxes)", b.tenant, q)
-	}
-	if q := h.quota.Memory; q > 0 && h.live > 0 {
-		used := s.memory(b.owner)
-		if expected := s.footprints[footprintKey(b)]; used >= q || used+expected > q {
-			return fmt.Sprintf("the quota of tenant %q is %d MiB of memory, and %d MiB are in use (tenants: memory)", b.tenant, q>>20, used>>20)
-		}
-	}
-	return ""
-}
-
-func footprintKey(b *box) failKey { return failKey{owner{}, b.server, b.hash} }
-
-// memory is what an owner's boxes use. What has not been looked at counts with
-// what its server used before.
-func (s *state) memory(o owner) int64 {
-	var sum int64
-	for b := range s.boxes {
-		if b.owner == o && b.state != Waiting {
-			sum += cmp.Or(b.usage.Memory, s.footprints[footprintKey(b)])
-		}
-	}
-	return sum
-}
-
-func (s *state) fits(b *box) bool { return s.live < s.max && s.full(b) == "" }
-
-// makeRoom stops idle boxes for those that wait, as many as needed and no more:
-// what is stopping already makes room as well.
-func (s *state) makeRoom(now time.Time) {
-	closing, closingOf := 0, map[owner]int{}
-	for b := range s.boxes {
-		if b.state == Stopping {
-			closing++
-			closingOf[b.owner]++
-		}
-	}
-	free := s.max - s.live
-	s.room.all(func(b *box) {
-		switch {
-		case s.full(b) != "" && closingOf[b.owner] > 0:
-			closingOf[b.owner]--
-			closing--
-		case s.full(b) != "":
-			s.evict(now, func(c *box) bool { return c.owner == b.owner })
-		case free > 0: // it only waits behind others of its owner
-			free--
-		case closing > 0:
-			closing--
-		default:
-			s.evict(now, func(*box) bool { return true })
-		}
-	})
-}
-
-// evict stops the box that is idle longest among those that match.
-func (s *state) evict(now time.Time, match func(*box) bool) {
-	var oldest *box
-	for b := range s.boxes {
-		if b.state == Ready && b.uses == 0 && match(b) && (oldest == nil || b.idle.Before(oldest.idle)) {
-			oldest = b
-		}
-	}
-	if oldest != nil {
-		s.stop(oldest, ReasonQuota, nil, now)
-	}
-}
-
 // stop begins the end of a box. Those that wait for it get err.
 func (s *state) stop(b *box, reason string, err error, now time.Time) {
 	if s.bound[b.binding] == b {
 		delete(s.bound, b.binding)
 	}
-	switch b.state {
-	case Waiting, Queued:
+	s.unpool(b)
+	switch {
+	case b.state == Waiting || b.state == Queued:
 		s.room.remove(b)
 		s.slots.remove(b)
+		s.guessed.remove(b)
 		s.unborn(b, err)
-		s.forget(b)
-	case Starting:
+		s.forget(b, now)
+	case b.state == Starting:
 		s.unborn(b, err)
-		b.state, b.reason, b.since = Stopping, reason, now
+		b.reason = reason
+		s.enter(b, Draining, now)
 		b.cancel()
-	case Ready:
-		b.state, b.reason, b.since = Stopping, reason, now
+	case b.state.live():
+		b.reason = reason
+		s.enter(b, Draining, now)
 		b.cancel()
 	}
 }
@@ -324,37 +387,35 @@ func (s *state) unborn(b *box, err error) {
 }
 
 // forget ends what b counts for.
-func (s *state) forget(b *box) {
+func (s *state) forget(b *box, now time.Time) {
+	s.enter(b, Gone, now)
 	delete(s.boxes, b)
-	if b.state != Waiting {
-		s.live--
-		s.holding(b.owner).live--
-	}
 	close(b.gone)
-}
-
-// freeSlot lets another start begin.
-func (s *state) freeSlot(b *box) {
-	if b.slot {
-		b.slot = false
-		s.starting--
-	}
 }
 
 // failed notes that a start went wrong, or that a server died in its infancy.
 func (s *state) failed(b *box, f *failure, err *StartError, tries int, now time.Time) {
-	delay := backoffMax
-	if tries <= 6 { // 1, 2, 4 … 32 s
-		delay = min(backoffMax, backoffMin<<(tries-1))
-	}
-	err.Tries, err.Retry, err.now = tries, now.Add(delay), now
+	err.Tries, err.Retry, err.now = tries, now.Add(backoff(tries)), now
 	f.err = err
 	s.failures[b.failKey()] = f
-	if len(s.failures) > maxFailures {
-		for key, f := range s.failures {
-			if f.err == nil || now.Sub(f.err.Retry) > backoffMax {
-				delete(s.failures, key)
-			}
+	s.forgetFailures(now)
+}
+
+// backoff returns 1, 2, 4 … 32 s, and then a minute.
+func backoff(tries int) time.Duration {
+	if tries > 6 {
+		return backoffMax
+	}
+	return min(backoffMax, backoffMin<<(tries-1))
+}
+
+func (s *state) forgetFailures(now time.Time) {
+	if len(s.failures) <= maxFailures {
+		return
+	}
+	for key, f := range s.failures {
+		if (f.err == nil || now.Sub(f.err.Retry) > backoffMax) && now.Sub(f.doubt) > backoffMax {
+			delete(s.failures, key)
 		}
 	}
 }
@@ -366,9 +427,23 @@ func (s *state) failure(b *box) *failure {
 	return &failure{}
 }
 
-// crashed ends a ready box whose connection ended by itself.
+// doubted notes that a guess ended by itself. No call was harmed, so that none
+// is refused for it; but nothing is started on a guess for a while.
+func (s *state) doubted(b *box, now time.Time) {
+	f := s.failure(b)
+	f.guesses++
+	f.doubt = now.Add(backoff(f.guesses))
+	s.failures[b.failKey()] = f
+	s.forgetFailures(now)
+}
+
+// crashed ends a live box whose connection ended by itself.
 func (s *state) crashed(b *box, err error, now time.Time) {
 	s.stop(b, ReasonCrash, nil, now)
+	if b.guess {
+		s.doubted(b, now)
+		return
+	}
 	f := s.failure(b)
 	if b.served || now.Sub(b.ready) >= infancy {
 		delete(s.failures, b.failKey())
@@ -378,7 +453,7 @@ func (s *state) crashed(b *box, err error, now time.Time) {
 	s.failures[b.failKey()] = f
 	if f.crashes >= infantCrashes {
 		s.failed(b, f, &StartError{
-			Server: b.server, Err: b.demand.Spec.RedactError(fmt.Errorf("it dies right after its start: %w", err)), Exit: b.exit, Stderr: b.stderr.last(),
+			Server: b.server, Err: b.spec.RedactError(fmt.Errorf("it dies right after its start: %w", err)), Exit: b.exit, Stderr: b.stderr.last(),
 		}, f.crashes-infantCrashes+1, now)
 	}
 }
@@ -386,7 +461,7 @@ func (s *state) crashed(b *box, err error, now time.Time) {
 // leave takes a call away from a box that it waited for.
 func (s *state) leave(b *box, now time.Time) {
 	switch {
-	case b.state == Ready || b.state == Stopping && b.err == nil:
+	case b.state == Leased || b.state == Draining && b.err == nil:
 		s.release(b, now) // it was born in this moment
 	case b.err != nil:
 	case b.waiters > 1:
@@ -403,7 +478,8 @@ func (s *state) release(b *box, now time.Time) {
 	if b.uses--; b.uses < 0 {
 		panic("sandbox: release without acquire")
 	}
-	if b.uses == 0 && b.state == Ready {
+	if b.uses == 0 && b.state == Leased {
+		s.enter(b, Ready, now)
 		s.rest(b, now)
 	}
 }
@@ -419,7 +495,18 @@ func (s *state) proved(b *box) {
 // rest notes that b is idle, and wakes the keeper if it would come too late.
 func (s *state) rest(b *box, now time.Time) {
 	b.idle = now
-	s.lookAt(now.Add(idleTimeout(b)))
+	s.lookAt(b.end())
+	if t := s.chillAt(b); !t.IsZero() {
+		s.lookAt(t)
+	}
+}
+
+// end returns when an idle box is given up.
+func (b *box) end() time.Time {
+	if b.guess {
+		return b.until
+	}
+	return b.idle.Add(idleTimeout(b))
 }
 
 // lookAt makes the keeper look at t at the latest.
@@ -432,14 +519,11 @@ func (s *state) lookAt(t time.Time) {
 
 func idleTimeout(b *box) time.Duration {
 	const usual = 5 * time.Minute
-	if b.demand.Spec.IdleTimeout > 0 {
-		return b.demand.Spec.IdleTimeout
-	}
-	return usual
+	return cmp.Or(max(b.spec.IdleTimeout, 0), usual)
 }
 
-// end notes that a session has ended.
-func (s *state) end(tenant, session string, now time.Time) {
+// endSession notes that a session has ended.
+func (s *state) endSession(tenant, session string, now time.Time) {
 	key := [2]string{tenant, session}
 	if _, ok := s.ended[key]; !ok {
 		s.ended[key] = struct{}{}
@@ -456,61 +540,30 @@ func (s *state) end(tenant, session string, now time.Time) {
 	}
 }
 
-// sweep stops what was idle too long, or is over a quota of memory, and plans
-// the next look.
+// sweep stops what was idle too long, or is over a budget of memory, freezes
+// what is to be frozen, and plans the next look.
 func (s *state) sweep(now time.Time) {
 	s.planned = time.Time{}
-	sampled := false
 	for b := range s.boxes {
-		if b.state != Ready {
-			continue
-		}
-		if q := s.holding(b.owner).quota.Memory; q > 0 {
-			sampled = true
-			if s.memory(b.owner) > q {
-				s.evictOver(b.owner, now)
+		switch {
+		case b.state == Waiting && b.guess, (b.state == Ready || b.state == Frozen):
+			if t := b.end(); !t.After(now) {
+				s.stop(b, ReasonIdle, context.Canceled, now)
+				continue
 			}
+			s.lookAt(b.end())
 		}
-		if b.state != Ready || b.uses > 0 {
+		if t := s.chillAt(b); t.IsZero() {
 			continue
-		}
-		if t := b.idle.Add(idleTimeout(b)); !t.After(now) {
-			s.stop(b, ReasonIdle, nil, now)
-		} else {
+		} else if t.After(now) {
 			s.lookAt(t)
+		} else {
+			b.chill = true
+			b.poke()
 		}
 	}
-	if sampled {
+	if s.shrink(now) {
 		s.lookAt(now.Add(sampleEvery))
 	}
 	s.wake = false
-}
-
-// evictOver stops one idle box of an owner that is over its quota of memory,
-// unless one is stopping already.
-func (s *state) evictOver(o owner, now time.Time) {
-	for b := range s.boxes {
-		if b.owner == o && b.state == Stopping {
-			return
-		}
-	}
-	s.evict(now, func(b *box) bool { return b.owner == o })
-}
-
-// noRoom returns the error of a call that waited for room in vain.
-func (s *state) noRoom(b *box, waited time.Duration) error {
-	e := &QuotaError{Server: b.server, Tenant: b.demand.Tenant, Limit: s.full(b), Waited: waited, Held: map[string]int{}}
-	if e.Limit == "" {
-		e.Limit = fmt.Sprintf("all %d sandboxes are in use (limits: sandboxes)", s.max)
-	}
-	for c := range s.boxes {
-		switch {
-		case c.state == Waiting:
-		case c.shared || c.tenant == b.demand.Tenant:
-			e.Held[c.server]++
-		default:
-			e.Others++
-		}
-	}
-	return e
 }

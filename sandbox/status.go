@@ -21,10 +21,14 @@ type Status struct {
 	Backend config.Isolation
 	State   State
 	Cause   trace.Cause
-	PID     int   // 0 where the backend has none
-	Memory  int64 // bytes in use
+	P       float64       // how sure the guess was that it was started on; 0 if it was none
+	Asked   time.Time     // when its start was asked for
+	Lead    time.Duration // how long after that the first call came for it; 0 if none has
+	Claimed bool          // somebody has come for it, or it was no guess
+	PID     int           // 0 where the backend has none
+	Memory  int64         // bytes in use
 	Peak    int64
-	Since   time.Time // when its State began
+	Since   time.Time // when its State began, where ready, leased and frozen are one
 	Uses    int       // calls under way, or waiting for it
 	Idle    time.Time // since when no call uses it; zero if one does
 }
@@ -37,11 +41,11 @@ func (m *Manager) List() []Status {
 	m.update(func(s *state, _ time.Time) {
 		for b := range s.boxes {
 			st := Status{
-				ID: b.id, Server: b.server, Hash: b.hash, Tenant: b.tenant, Session: b.session, Scope: cmp.Or(b.demand.Spec.Scope, config.PerSession),
-				Backend: b.demand.Spec.Isolation, State: b.state, Cause: b.demand.Cause,
+				ID: b.id, Server: b.server, Hash: b.hash, Tenant: b.tenant, Session: b.session, Scope: cmp.Or(b.spec.Scope, config.PerSession),
+				Backend: b.spec.Isolation, State: b.state, Cause: b.cause, P: b.p, Asked: b.asked, Lead: b.lead, Claimed: !b.guess,
 				PID: b.usage.PID, Memory: b.usage.Memory, Peak: b.usage.Peak, Since: b.since, Uses: b.uses + b.waiters,
 			}
-			if b.state == Ready && b.uses == 0 {
+			if b.state == Ready || b.state == Frozen {
 				st.Idle = b.idle
 			}
 			out = append(out, st)
@@ -66,7 +70,7 @@ func (m *Manager) Live(tenant, session string) []Peer {
 	var out []Peer
 	m.update(func(s *state, _ time.Time) {
 		for b := range s.boxes {
-			if b.state == Ready && b.session == session && session != "" && b.owner == (owner{tenant: tenant}) {
+			if b.state.live() && b.session == session && session != "" && b.owner == (owner{tenant: tenant}) {
 				out = append(out, Peer{Server: b.server, Sandbox: b.id, Conn: b.conn, Init: b.init, Modern: b.modern})
 			}
 		}
@@ -77,24 +81,25 @@ func (m *Manager) Live(tenant, session string) []Peer {
 
 // Stats counts sandboxes.
 type Stats struct {
-	States map[State]int
-	Idle   int   // ready, and used by no call
-	Uses   int   // leases
-	Live   int   // count in the budget
-	Limit  int   // of Live
-	Memory int64 // bytes in use when they were last looked at, see [Manager.List]
+	States    map[State]int
+	Idle      int   // ready or frozen: used by no call
+	Uses      int   // leases
+	Live      int   // count in the budget
+	Limit     int   // of Live
+	Unclaimed int   // of Live, those that were started on a guess and that nobody has come for
+	Memory    int64 // bytes in use when they were last looked at, see [Manager.List]
 }
 
 // Stats returns a snapshot.
 func (m *Manager) Stats() Stats {
 	st := Stats{States: map[State]int{}, Limit: m.cfg.Sandboxes}
 	m.update(func(s *state, _ time.Time) {
-		st.Live = s.live
+		st.Live, st.Unclaimed = s.live, s.guesses
 		for b := range s.boxes {
 			st.States[b.state]++
 			st.Uses += b.uses
 			st.Memory += b.usage.Memory
-			if b.state == Ready && b.uses == 0 {
+			if b.state == Ready || b.state == Frozen {
 				st.Idle++
 			}
 		}
