@@ -1,7 +1,10 @@
 package replay
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/specbox/specbox/intent"
 )
@@ -66,4 +69,54 @@ func Steps(ts []Trajectory) []intent.Step {
 		all = append(all, ts[i].IntentSteps()...)
 	}
 	return all
+}
+
+// A Spoken is a turn of the model as it went on, for those who play the session
+// again.
+type Spoken struct {
+	User  string // what the user says before it; "" in the middle of a task
+	Text  string // what the model says, its pieces joined by line feeds
+	Calls []Call // in parallel; those of servers that do not exist are left out
+}
+
+// Spoken returns the session as it was said, one element for each of
+// [Trajectory.IntentSteps]. The first begins with the prompt.
+func (t *Trajectory) Spoken() []Spoken {
+	var all []Spoken
+	user := t.Prompt
+	for i := range t.Steps {
+		var said []string
+		turn := func(calls []Call) {
+			all = append(all, Spoken{User: user, Text: strings.Join(said, "\n"), Calls: calls})
+			user, said = "", nil
+		}
+		for _, g := range t.Steps[i].Segments {
+			if g.Kind != User {
+				said = append(said, g.Text)
+				continue
+			}
+			if len(said) > 0 {
+				turn(nil)
+			}
+			user = g.Text
+		}
+		var calls []Call
+		for _, c := range t.Steps[i].Calls {
+			if !c.Unknown {
+				calls = append(calls, c)
+			}
+		}
+		turn(calls)
+	}
+	return all
+}
+
+// Compact returns the arguments as a model writes them, without spaces between
+// them; {} where there are none.
+func (c *Call) Compact() string {
+	var b bytes.Buffer
+	if len(c.Arguments) == 0 || string(c.Arguments) == "null" || json.Compact(&b, c.Arguments) != nil {
+		return "{}"
+	}
+	return b.String()
 }

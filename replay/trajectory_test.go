@@ -131,6 +131,30 @@ func TestUserWhoSpeaksAgainBeginsAStep(t *testing.T) {
 	}
 }
 
+func TestSpokenIsWhatWasSaid(t *testing.T) {
+	ts, err := replay.Read("testdata/sessions.validation.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range ts[0].Spoken() {
+		calls := ""
+		for _, c := range s.Calls {
+			calls += " " + c.Server + c.Compact()
+		}
+		got = append(got, s.User+" | "+s.Text+" |"+calls)
+	}
+	want := []string{
+		"Draw how many trains leave Utrecht each hour. | The timetable of Utrecht tells how many trains leave.\nserver: railway timetable\ntool: departures of a station | trains{\"station\":\"Utrecht\"}",
+		" | Eight, twelve and nine. A line chart shows that well. | charts{\"data\":\"8, 12, 9\",\"title\":\"Utrecht\"}",
+		" | The chart is drawn. Is there anything else? |",
+		"Yes, write it down as a note. | There is nothing that I can draw it into, so I only say it. |",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestReadCatalog(t *testing.T) {
 	servers, err := replay.ReadCatalog("testdata/catalog.json")
 	if err != nil {

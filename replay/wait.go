@@ -1,8 +1,6 @@
 package replay
 
 import (
-	"bytes"
-	"encoding/json"
 	"math"
 	"slices"
 	"time"
@@ -179,52 +177,17 @@ func tokens(chars int) int { return (chars + TokenChars - 1) / TokenChars }
 // SpecBox gives them. Calls of servers that do not exist are left out.
 func (t *Trajectory) Turns() []Turn {
 	var all []Turn
-	for i := range t.Steps {
-		s := &t.Steps[i]
-		for _, text := range s.texts() {
-			all = append(all, Turn{Chars: utf8.RuneCountInString(text)})
-		}
-		last := &all[len(all)-1]
+	for _, s := range t.Spoken() {
+		turn := Turn{Chars: utf8.RuneCountInString(s.Text)}
 		for _, c := range s.Calls {
-			if c.Unknown {
-				continue
-			}
-			last.Calls = append(last.Calls, TurnCall{
+			turn.Calls = append(turn.Calls, TurnCall{
 				Server: c.Server, Name: utf8.RuneCountInString(c.Server + "__" + c.Tool),
 				Arguments: utf8.RuneCountInString(c.Compact()),
 			})
 		}
+		all = append(all, turn)
 	}
 	return all
-}
-
-// texts returns what the model says in each turn of a step, its pieces joined by
-// line feeds. There is always one: the turn of the calls.
-func (s *Step) texts() []string {
-	all := []string{""}
-	for _, g := range s.Segments {
-		last := &all[len(all)-1]
-		switch {
-		case g.Kind == User && *last != "":
-			all = append(all, "")
-		case g.Kind == User:
-		case *last == "":
-			*last = g.Text
-		default:
-			*last += "\n" + g.Text
-		}
-	}
-	return all
-}
-
-// Compact returns the arguments as a model writes them, without spaces between
-// them; {} where there are none.
-func (c *Call) Compact() string {
-	var b bytes.Buffer
-	if len(c.Arguments) == 0 || string(c.Arguments) == "null" || json.Compact(&b, c.Arguments) != nil {
-		return "{}"
-	}
-	return b.String()
 }
 
 // Add takes in another session.
