@@ -26,6 +26,10 @@ type groups struct {
 // limiters are the controllers that limits are set with.
 var limiters = []string{"memory", "pids", "cpu"}
 
+// version1 are the controllers that are used in version 1. Where there is a
+// version 2, in which each cgroup can be frozen, freezer is not.
+var version1 = append([]string{"freezer"}, limiters...)
+
 // leafName is the cgroup that SpecBox moves into where version 2 wants
 // processes in leaves only.
 const leafName = "specbox-itself"
@@ -69,7 +73,7 @@ func findGroups(where string) (*groups, error) {
 				g.findV2(m.point, own)
 			}
 		}
-		for _, c := range limiters {
+		for _, c := range version1 {
 			path, mine := paths[c]
 			if m.kind != "cgroup" || !mine || !slices.Contains(m.options, c) || g.v1[c] != "" {
 				continue
@@ -192,8 +196,8 @@ func (g *groups) plan(name string) *group {
 		out.v2 = filepath.Join(g.v2, name)
 		out.dirs = append(out.dirs, out.v2)
 	}
-	for _, c := range limiters {
-		if parent := g.v1[c]; parent != "" {
+	for _, c := range version1 {
+		if parent := g.v1[c]; parent != "" && (c != "freezer" || g.v2 == "") {
 			out.v1[c] = filepath.Join(parent, name)
 			if !slices.Contains(out.dirs, out.v1[c]) { // cpu and cpuacct may be one
 				out.dirs = append(out.dirs, out.v1[c])
@@ -265,14 +269,48 @@ func (g *group) add(pid int) error {
 	return nil
 }
 
+// setIdle gives the group the idle class of the scheduler, or the ordinary one.
+// It is false if the group has no say in that.
+func (g *group) setIdle(idle bool) (bool, error) {
+	dir, file, least, usual := g.v1["cpu"], "cpu.shares", "2", "1024"
+	if dir == "" && g.has2("cpu") {
+		dir, file, least, usual = g.v2, "cpu.weight", "1", "100"
+	}
+	if dir == "" {
+		return false, nil
+	}
+	class, weight := "0", usual
+	if idle {
+		class, weight = "1", least
+	}
+	if write(dir, "cpu.idle", class) == nil {
+		return true, nil
+	}
+	if err := write(dir, file, weight); err != nil { // Linux before 5.15
+		return true, fmt.Errorf("set the weight of its cgroup: %w", err)
+	}
+	return true, nil
+}
+
+// threads returns the threads inside.
+func (g *group) threads() []int {
+	if g.v2 != "" {
+		return numbers(filepath.Join(g.v2, "cgroup.threads"))
+	}
+	if len(g.dirs) == 0 {
+		return nil
+	}
+	return numbers(filepath.Join(g.dirs[0], "tasks"))
+}
+
 // procs returns the processes inside.
 func (g *group) procs() []int { return groupProcs(g.dirs) }
 
 func groupProcs(dirs []string) []int {
 	var out []int
 	for _, d := range dirs {
-		for _, w := range words(filepath.Join(d, "cgroup.procs")) {
-			if n, err := strconv.Atoi(w); err == nil && n > 0 && !slices.Contains(out, n) {
+		for _, n := range numbers(filepath.Join(d, "cgroup.procs")) {
+			if n > 0 && !slices.Contains(out, n) {
 				out = append(out, n)
 			}
 		}
@@ -341,6 +379,16 @@ func removeGroups(dirs []string) error {
 // write writes a value to a file of a cgroup.
 func write(dir, file, value string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0o644)
+}
+
+func numbers(file string) []int {
+	var out []int
+	for _, w := range words(file) {
+		if n, err := strconv.Atoi(w); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 func words(file string) []string {

@@ -17,7 +17,7 @@ import (
 
 // A Finding is one thing that this machine can or cannot do for sandboxes.
 type Finding struct {
-	Name   string // "bubblewrap", "sandbox", "seccomp", "allow-list", "memory limit", "pids limit", "cpu limit", "kill of plain servers"
+	Name   string // "bubblewrap", "sandbox", "seccomp", "allow-list", "memory limit", "pids limit", "cpu limit", "kill of plain servers", "idle class"
 	OK     bool
 	Detail string // what was found, or what happened
 	Fix    string // what to install or set; "" if it is OK
@@ -189,7 +189,24 @@ func checkGroups() []Finding {
 		kill.Detail = "by the environment marker alone: a child of isolation: none that clears its environment and leaves its parent escapes"
 		kill.Fix = "let this user have a cgroup, as for the limits"
 	}
-	return append(out, kill)
+	return append(out, kill, idleFinding(g))
+}
+
+// noIdle says why there is no idle class.
+const noIdle = "there is no cgroup with the cpu controller, and this user may not take processes out of SCHED_IDLE again (RLIMIT_NICE)"
+
+func idleFinding(g *groups) Finding {
+	f := Finding{Name: "idle class", OK: true}
+	switch {
+	case !slices.Contains(g.missing(), "cpu"):
+		f.Detail = "speculative starts are in the idle class of the scheduler, by cgroup"
+	case canIdle():
+		f.Detail = "speculative starts are in SCHED_IDLE"
+	default:
+		f.OK, f.Detail = false, "speculative starts compete with those that are demanded: "+noIdle
+		f.Fix = "let this user have a cgroup, as for the limits, or set LimitNICE=+0 for the service"
+	}
+	return f
 }
 
 // try sets a limit of controller c.

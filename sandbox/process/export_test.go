@@ -24,3 +24,16 @@ func ParseAllowed(entries []string) (inside, outside []string, hosts string, err
 	}
 	return inside, outside, a.hostsFile(), nil
 }
+
+// WithoutVersion2 lets b do without version 2 cgroups. It is false where there
+// is no version 1 to do with.
+func WithoutVersion2(b *Backend) bool {
+	b.groups.v2, b.groups.v2ctl = "", nil
+	return b.groups.v1["freezer"] != "" && b.groups.v1["cpu"] != ""
+}
+
+// IOIdle reports whether a thread has the idle class of input and output.
+func IOIdle(tid int) bool {
+	class, err := ioClass(tid)
+	return err == nil && class == ioIdle
+}

@@ -52,6 +52,13 @@ type instance struct {
 	gone   chan struct{} // closed when nothing is left of the instance
 	close  func() error  // once
 
+	speculative bool // started in the idle class
+
+	turn    chan struct{} // holds one value while somebody changes what follows
+	idle    bool          // in the idle class
+	frozen  bool
+	closing bool // and not to be frozen any more
+
 	mu     sync.Mutex
 	ended  bool
 	forced bool // by Close, with KILL
@@ -70,9 +77,10 @@ const (
 
 // reserve returns an instance that has its folder and its cgroup, and no
 // process. An instance that never gets one is given back by release.
-func (b *Backend) reserve(id string, spec *sandbox.Spec, stderr io.Writer) (*instance, error) {
+func (b *Backend) reserve(id string, spec *sandbox.Spec, stderr io.Writer, idle bool) (*instance, error) {
 	i := &instance{
-		b: b, id: id, spec: spec,
+		b: b, id: id, spec: spec, speculative: idle, idle: idle,
+		turn:   make(chan struct{}, 1),
 		log:    &log{w: stderr},
 		exited: make(chan struct{}),
 		gone:   make(chan struct{}),
@@ -152,7 +160,8 @@ func (i *instance) run(p *os.Process) {
 	logged.Go(func() { _, _ = io.Copy(i.log, i.stderr) })
 	state, err := i.b.starts.reap(p)
 	close(i.exited)
-	killErr := i.body.kill()
+	i.unfreezable()
+	killErr := i.kill()
 	i.b.starts.sweep()
 	i.settle(state, err)
 	i.stdin.Close()
@@ -295,13 +304,14 @@ func (i *instance) Close() error { return i.close() }
 // stop is Close, once: EOF, TERM, KILL.
 func (i *instance) stop() error {
 	i.stdin.Close() // and whoever writes to it is let go
+	i.unfreezable()
 	if !i.wait(i.spec.StopGrace) {
 		i.body.terminate()
 		if !i.wait(i.spec.StopGrace) {
 			i.mu.Lock()
 			i.forced = true
 			i.mu.Unlock()
-			_ = i.body.kill()
+			_ = i.kill()
 		}
 	}
 	late := time.NewTimer(2*killPatience + 2*drainPatience)
@@ -316,6 +326,15 @@ func (i *instance) stop() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.err
+}
+
+// kill ends all processes of the instance. In the idle class they would die when
+// nobody else wants a processor.
+func (i *instance) kill() error {
+	if i.speculative {
+		_ = i.classify(false)
+	}
+	return i.body.kill()
 }
 
 // wait reports whether the process ends within d.

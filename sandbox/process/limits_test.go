@@ -191,7 +191,7 @@ func TestCheck(t *testing.T) {
 		}
 		names = append(names, f.Name)
 	}
-	want := []string{"bubblewrap", "sandbox", "seccomp", "allow-list", "memory limit", "pids limit", "cpu limit", "kill of plain servers"}
+	want := []string{"bubblewrap", "sandbox", "seccomp", "allow-list", "memory limit", "pids limit", "cpu limit", "kill of plain servers", "idle class"}
 	if !slices.Equal(names, want) {
 		t.Errorf("findings %q, want %q", names, want)
 	}

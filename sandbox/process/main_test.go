@@ -118,8 +118,14 @@ type peer struct {
 
 func start(t *testing.T, b *process.Backend, s *sandbox.Spec) *peer {
 	t.Helper()
+	return startBy(t, b.Create, s)
+}
+
+// startBy starts a probe by Create or Speculate.
+func startBy(t *testing.T, create func(context.Context, string, *sandbox.Spec, io.Writer) (sandbox.Instance, error), s *sandbox.Spec) *peer {
+	t.Helper()
 	p := &peer{t: t, said: &buffer{}}
-	inst, err := b.Create(t.Context(), nextID(), s, p.said)
+	inst, err := create(t.Context(), nextID(), s, p.said)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,14 +25,14 @@ const shell = "/bin/sh"
 const await = `read -r _ <&3 && exec 3<&- && exec "$@"; exit 127`
 
 // createPlain makes an instance that is a plain child.
-func (b *Backend) createPlain(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (*instance, error) {
+func (b *Backend) createPlain(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer, idle bool) (*instance, error) {
 	born := false
 	defer func() {
 		if !born {
 			b.forget(id)
 		}
 	}()
-	i, err := b.reserve(id, spec, stderr)
+	i, err := b.reserve(id, spec, stderr, idle)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +73,9 @@ func (b *Backend) createPlain(ctx context.Context, id string, spec *sandbox.Spec
 	born = true // run forgets it
 	if err = i.group.add(p.Pid); err == nil {
 		err = limitByRlimits(p.Pid, spec, i.group)
+	}
+	if err == nil {
+		err = i.demote()
 	}
 	if err == nil {
 		_, err = open.WriteString("\n")

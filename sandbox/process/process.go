@@ -11,6 +11,10 @@
 //   - Limits hold from the first instruction of the server on.
 //   - What an instance took is given back when it is gone, by whatever death:
 //     processes, cgroups, folders, sockets, descriptors.
+//   - What is started by Speculate takes only the processor's time that nobody
+//     else wants, until it is promoted.
+//   - A frozen instance uses no processor, and can be thawed, closed, killed and
+//     reaped like any other.
 //   - When SpecBox is killed its sandboxes die with it; what the kernel cannot
 //     end by itself, the next [Reap] does.
 //
@@ -27,6 +31,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -62,6 +67,7 @@ type Backend struct {
 	groups *groups
 	starts *starter
 	bwrap  bwrap
+	idles  bool // threads can be taken out of the idle class again
 
 	life context.Context // ended by Close
 	end  context.CancelFunc
@@ -99,7 +105,10 @@ func New(c Config) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: c.Log, hidden: resolved(c.Private), run: r, groups: g, starts: newStarter(), live: map[string]*instance{}}
+	b := &Backend{log: c.Log, hidden: resolved(c.Private), run: r, groups: g, starts: newStarter(), live: map[string]*instance{}, idles: canIdle()}
+	if !b.idles && slices.Contains(g.missing(), "cpu") {
+		c.Log.Warn("speculative starts are not in the idle class", "reason", noIdle, "hint", "see specbox doctor")
+	}
 	b.bwrap.covers = sync.OnceValue(covers)
 	b.life, b.end = context.WithCancel(context.Background())
 	return b, nil
@@ -116,6 +125,11 @@ func resolved(paths []string) []string {
 
 // Create makes an instance; see [sandbox.Backend].
 func (b *Backend) Create(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (sandbox.Instance, error) {
+	return b.begin(ctx, id, spec, stderr, false)
+}
+
+// begin is Create, in the idle class or not.
+func (b *Backend) begin(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer, idle bool) (sandbox.Instance, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("server %q: %w", spec.Server, err)
 	}
@@ -141,7 +155,7 @@ func (b *Backend) Create(ctx context.Context, id string, spec *sandbox.Spec, std
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(b.life, func() { cancel(ErrClosed) })()
-	i, err := b.create(ctx, id, spec, stderr)
+	i, err := b.create(ctx, id, spec, stderr, idle)
 	if err != nil {
 		err = cmp.Or(context.Cause(ctx), err)
 		return nil, fmt.Errorf("server %q: %w", spec.Server, err)
@@ -158,12 +172,12 @@ func (b *Backend) Create(ctx context.Context, id string, spec *sandbox.Spec, std
 	return i, nil
 }
 
-func (b *Backend) create(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (*instance, error) {
+func (b *Backend) create(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer, idle bool) (*instance, error) {
 	switch spec.Isolation {
 	case config.Process:
-		return b.createSandbox(ctx, id, spec, stderr)
+		return b.createSandbox(ctx, id, spec, stderr, idle)
 	case config.None:
-		return b.createPlain(ctx, id, spec, stderr)
+		return b.createPlain(ctx, id, spec, stderr, idle)
 	}
 	b.forget(id)
 	return nil, fmt.Errorf("the process backend does not know isolation %q: it knows %q and %q", spec.Isolation, config.Process, config.None)

@@ -168,6 +168,7 @@ func reapInstance(dir string, rep *Report) error {
 			cgroups = append(cgroups, ownGroups(rec.Cgroups, name)...)
 		}
 	}
+	thawGroups(cgroups)
 	killed, left := killAll(func() []int {
 		return slices.Concat(groupProcs(cgroups), markedPids(func(v string) bool { return strings.HasPrefix(v, name+".") }))
 	}, 5*time.Second)

@@ -29,7 +29,7 @@ import (
 //
 // Each dies when the one above does, and process 1 takes all of the sandbox
 // with it.
-func (b *Backend) createSandbox(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (_ *instance, err error) {
+func (b *Backend) createSandbox(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer, idle bool) (_ *instance, err error) {
 	born := false
 	defer func() {
 		if !born {
@@ -58,7 +58,7 @@ func (b *Backend) createSandbox(ctx context.Context, id string, spec *sandbox.Sp
 			return nil, err
 		}
 	}
-	i, err := b.reserve(id, spec, stderr)
+	i, err := b.reserve(id, spec, stderr, idle)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,10 @@ func (b *Backend) createSandbox(ctx context.Context, id string, spec *sandbox.Sp
 	}
 	born = true // run forgets it
 	stop := context.AfterFunc(ctx, func() { _ = p.Kill() })
-	err = s.finish(p)
+	if err = s.finish(p); err == nil && idle {
+		s.body.awaitSession()
+		err = i.demote()
+	}
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -307,6 +310,18 @@ func (s *sandboxed) meet() (int, error) {
 		return 0, early
 	}
 	return pid, nil
+}
+
+// awaitSession waits until process 1 has its own session, which is the last that
+// it does before it starts the server.
+func (s *sandboxed) awaitSession() {
+	init, _ := s.first()
+	for range 1000 {
+		if st, ok := readStat(strconv.Itoa(init)); !ok || st.exiting() || st.session == init {
+			return
+		}
+		<-time.After(100 * time.Microsecond)
+	}
 }
 
 func (s *sandboxed) first() (int, *os.File) {

@@ -219,6 +219,14 @@ var tools = map[string]func(args) (string, error){
 		}
 		return strconv.Itoa(c.Process.Pid), c.Process.Release()
 	},
+	"churn": func(a args) (string, error) { // children without end, each of several threads
+		go func() {
+			for {
+				_ = exec.Command("/proc/self/exe", "none").Run()
+			}
+		}()
+		return "", nil
+	},
 	"exit": func(a args) (string, error) {
 		os.Exit(a.N)
 		return "", nil
