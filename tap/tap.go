@@ -8,6 +8,27 @@
 //   - Old words never fire again: of a request, which repeats the whole
 //     conversation, only what is new in it is reported.
 //   - Nothing of a conversation is kept but hashes, and these are bounded.
+//   - Credentials go to the upstream that they are for, and nowhere else; what is
+//     meant for SpecBox goes to no upstream.
+//
+// [Proxy] serves these paths, and the same below /s/KEY, where KEY names the
+// conversation, as it does at the agent's door:
+//
+//	/v1/chat/completions      OpenAI Chat Completions
+//	/v1/responses             OpenAI Responses
+//	/anthropic/v1/messages    Anthropic Messages
+//	/v1/..., /anthropic/...   everything else of these APIs, not looked at
+//	/v1/@NAME/...             the same, at the upstream NAME
+//	/anthropic/@NAME/...
+//	/sessions/KEY/stream      for those who hand tokens over themselves
+//
+// So an SDK's base URL is http://HOST/v1 for OpenAI's and http://HOST/anthropic
+// for Anthropic's. The upstream is the one that the path names, else the first of
+// that API that has the request's model.
+//
+// A program that embeds SpecBox and has the model's stream in its hands needs
+// neither: it calls the [Observer] itself, with a [Request] for each turn, and
+// tells the [Watcher] that it gets what comes.
 package tap
 
 // An API is a wire format of LLMs.
@@ -17,6 +38,7 @@ const (
 	Chat      API = "chat"      // OpenAI Chat Completions
 	Responses API = "responses" // OpenAI Responses
 	Messages  API = "messages"  // Anthropic Messages
+	Stream    API = "stream"    // handed over at /sessions/KEY/stream
 )
 
 // A Request is what one LLM request tells. It is the observer's to keep.
@@ -25,6 +47,7 @@ type Request struct {
 	Key          string // session key that the client named by path, header or body; "" if none
 	Conversation string // hash that stays the same while a conversation grows; "" if unknown
 	Continued    bool   // the conversation was seen before: New holds what was added
+	Parent       string // of a new conversation that branched off another: that one, to which what they share was said
 	API          API
 	Model        string
 	Tools        []Tool    // that the model may call
