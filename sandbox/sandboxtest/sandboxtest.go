@@ -40,6 +40,10 @@ type Suite struct {
 	// files, connections. It is asked after everything was closed, and again
 	// for a while, until it returns nothing.
 	Left func() []string
+	// Speculates and Freezes say that the backend is a [sandbox.Speculator], and
+	// that its instances are a [sandbox.Freezer]: it is a fault if it is not.
+	// What a backend can do is tested in any case.
+	Speculates, Freezes bool
 }
 
 // TestBackend runs the contract tests.
@@ -62,6 +66,12 @@ func TestBackend(t *testing.T, s Suite) {
 		{"stubborn", Stubborn, testStubborn},
 		{"crash", Crash, testCrash},
 		{"noise", Chatty, testNoise},
+		{"abilities", Echo, testAbilities},
+		{"speculate", Echo, testSpeculate},
+		{"cancelled speculate leaves nothing", Echo, testCancelledSpeculate},
+		{"speculate what is missing", Missing, testSpeculateMissing},
+		{"freeze", Echo, testFreeze},
+		{"close of a frozen one", Echo, testCloseFrozen},
 	}
 	for _, tt := range tests {
 		if s.Spec(tt.manner) == nil {
@@ -136,10 +146,18 @@ type peer struct {
 
 func create(t *testing.T, s Suite, spec *sandbox.Spec) *peer {
 	t.Helper()
+	return createBy(t, s.Backend.Create, spec)
+}
+
+// A creator is Create of a backend, or Speculate.
+type creator func(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (sandbox.Instance, error)
+
+func createBy(t *testing.T, create creator, spec *sandbox.Spec) *peer {
+	t.Helper()
 	p := &peer{t: t, read: make(chan []byte, 64), end: make(chan error, 1), stderr: &buffer{}}
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
-	inst, err := s.Backend.Create(ctx, nextID(), spec, p.stderr)
+	inst, err := create(ctx, nextID(), spec, p.stderr)
 	if err != nil {
 		t.Fatalf("Create: %v", err)
 	}
@@ -379,11 +397,13 @@ func testConcurrentCreates(t *testing.T, s Suite) {
 	creating.Wait()
 }
 
-func testCancelledCreate(t *testing.T, s Suite) {
+func testCancelledCreate(t *testing.T, s Suite) { cancelled(t, s.Backend.Create, s.spec(Echo)) }
+
+func cancelled(t *testing.T, create creator, spec *sandbox.Spec) {
 	for _, after := range []time.Duration{0, 100 * time.Microsecond, time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		begun := time.Now()
-		inst, err := s.Backend.Create(ctx, nextID(), s.spec(Echo), io.Discard)
+		inst, err := create(ctx, nextID(), spec, io.Discard)
 		if took := time.Since(begun); took > 2*grace+slack {
 			t.Errorf("Create returned %v after its ctx had ended", took-after)
 		}
@@ -399,11 +419,12 @@ func testCancelledCreate(t *testing.T, s Suite) {
 	}
 }
 
-func testMissing(t *testing.T, s Suite) {
-	spec := s.spec(Missing)
+func testMissing(t *testing.T, s Suite) { missing(t, s.Backend.Create, s.spec(Missing)) }
+
+func missing(t *testing.T, create creator, spec *sandbox.Spec) {
 	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
-	inst, err := s.Backend.Create(ctx, nextID(), spec, io.Discard)
+	inst, err := create(ctx, nextID(), spec, io.Discard)
 	if err == nil { // its peer may be spoken to first by the handshake
 		c := wire.NewConn(inst.Transport())
 		var r wire.Reply

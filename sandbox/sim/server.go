@@ -18,6 +18,7 @@ func (i *instance) serve() {
 		case <-i.ctx.Done():
 			return
 		case raw := <-i.toServer:
+			i.running()
 			m, err := wire.Parse(raw)
 			if err != nil {
 				continue
@@ -61,7 +62,7 @@ func (i *instance) request(ctx context.Context, m wire.Message) {
 	case m.Method == "initialize" && i.life.Modern:
 		r = wire.Fail(wire.CodeVersion, "this server speaks revision %s alone", wire.Modern)
 	case m.Method == "initialize":
-		if pause(ctx, i.life.Handshake) != nil {
+		if i.b.cores.run(ctx, i.job, i.life.Handshake, nil) != nil {
 			return
 		}
 		if i.life.Mute {
@@ -149,6 +150,7 @@ func (p *Peer) send(parts ...[]byte) {
 	for _, part := range parts {
 		raw = append(raw, part...)
 	}
+	p.i.running()
 	select {
 	case p.i.toClient <- raw:
 	case <-p.i.ctx.Done():

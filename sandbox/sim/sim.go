@@ -5,7 +5,8 @@
 //
 // Its laws: it keeps the contract of [sandbox.Backend]; when Close of an
 // instance has returned, no goroutine of it is left; all that is random about
-// an instance is in the [Life] that it was given.
+// an instance is in the [Life] that it was given; a start in the idle class goes
+// on only with what the starts in the ordinary class leave of the processor.
 package sim
 
 import (
@@ -36,6 +37,10 @@ type Life struct {
 	Exit      string        // how it dies; "" means "exit status 1"
 	LastWords string        // on stderr, before it dies or Create fails
 	Close     time.Duration // until Close of the living instance returns
+	Freeze    time.Duration // until Freeze returns
+	FreezeErr error         // what Freeze then returns; it is not frozen
+	Thaw      time.Duration // until Thaw of the frozen instance returns
+	ThawErr   error         // what Thaw then returns; it stays frozen
 
 	Init   []byte // result of initialize; nil means [DefaultInit] with the version asked for
 	Memory func(age time.Duration, calls int) int64
@@ -54,7 +59,12 @@ type Backend struct {
 	// Life returns how the n-th instance of a server fares, n from 1. It is
 	// called concurrently. Nil means the zero [Life] for all.
 	Life func(spec *sandbox.Spec, n int) Life
+	// Cores is how many starts can go on at full speed at once; with more of
+	// them each is slower. 0 means any number in the ordinary class, and none in
+	// the idle class beside them.
+	Cores int
 
+	cores cores
 	mu    sync.Mutex
 	made  map[string]int // server -> attempts
 	live  map[string]*instance
@@ -64,6 +74,7 @@ type Backend struct {
 // A Count tells what a backend has done so far.
 type Count struct {
 	Created int // instances that ran
+	Guessed int // of these, those whose Create was a Speculate
 	Failed  int // calls of Create that returned an error
 	Live    int // created, or being created, and not closed yet
 	MaxLive int // the most there were of these at any time
@@ -96,11 +107,45 @@ func (b *Backend) Kill(id string) bool {
 	return true
 }
 
+// Frozen returns the ids of the instances that are frozen, sorted.
+func (b *Backend) Frozen() []string {
+	return b.which(func(i *instance) bool { return i.isFrozen() })
+}
+
+// Lowly returns the ids of the instances that are in the idle class, sorted.
+func (b *Backend) Lowly() []string {
+	return b.which(func(i *instance) bool { return b.cores.isIdle(i.job) })
+}
+
+func (b *Backend) which(match func(*instance) bool) []string {
+	b.mu.Lock()
+	live := slices.Collect(maps.Values(b.live))
+	b.mu.Unlock()
+	var ids []string
+	for _, i := range live {
+		if match(i) {
+			ids = append(ids, i.id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
 // Create implements [sandbox.Backend].
 func (b *Backend) Create(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (sandbox.Instance, error) {
+	return b.create(ctx, id, spec, stderr, false)
+}
+
+// Speculate implements [sandbox.Speculator].
+func (b *Backend) Speculate(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer) (sandbox.Instance, error) {
+	return b.create(ctx, id, spec, stderr, true)
+}
+
+func (b *Backend) create(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer, idle bool) (sandbox.Instance, error) {
 	b.mu.Lock()
 	if b.made == nil {
 		b.made, b.live = map[string]int{}, map[string]*instance{}
+		b.cores.n = b.Cores
 	}
 	b.made[spec.Server]++
 	n := b.made[spec.Server]
@@ -112,7 +157,8 @@ func (b *Backend) Create(ctx context.Context, id string, spec *sandbox.Spec, std
 	if b.Life != nil {
 		l = b.Life(spec, n)
 	}
-	err := pause(ctx, l.Create)
+	j := newJob(idle)
+	err := b.cores.run(ctx, j, l.Create, sandbox.Demanded(ctx))
 	if err == nil && l.Err != nil {
 		say(stderr, l.LastWords)
 		err = l.Err
@@ -125,7 +171,10 @@ func (b *Backend) Create(ctx context.Context, id string, spec *sandbox.Spec, std
 		return nil, fmt.Errorf("server %q: %w", spec.Server, err)
 	}
 	b.count.Created++
-	i := start(b, id, spec, l, stderr)
+	if idle {
+		b.count.Guessed++
+	}
+	i := start(b, id, spec, l, j, stderr)
 	b.live[id] = i
 	return i, nil
 }
@@ -166,6 +215,7 @@ type instance struct {
 	id     string
 	server string
 	life   Life
+	job    *job // of its start
 	limit  int64
 	born   time.Time
 	stderr io.Writer
@@ -181,6 +231,7 @@ type instance struct {
 
 	mu      sync.Mutex
 	closing bool
+	frozen  chan struct{} // closed when it goes on; nil while it does
 	isCut   bool
 	exit    string
 	calls   int
@@ -190,9 +241,9 @@ type instance struct {
 	asked   map[string]chan wire.Message  // requests to the client, by id
 }
 
-func start(b *Backend, id string, spec *sandbox.Spec, l Life, stderr io.Writer) *instance {
+func start(b *Backend, id string, spec *sandbox.Spec, l Life, j *job, stderr io.Writer) *instance {
 	i := &instance{
-		b: b, id: id, server: spec.Server, life: l, limit: cmp.Or(spec.Limit, wire.DefaultLimit), born: time.Now(), stderr: stderr,
+		b: b, id: id, server: spec.Server, life: l, job: j, limit: cmp.Or(spec.Limit, wire.DefaultLimit), born: time.Now(), stderr: stderr,
 		toServer: make(chan []byte), toClient: make(chan []byte),
 		pending: map[string]context.CancelFunc{}, asked: map[string]chan wire.Message{}, closed: make(chan struct{}), cut: make(chan struct{}),
 	}
@@ -244,6 +295,65 @@ func (i *instance) Close() error {
 	i.work.Wait()
 	i.b.gone(i.id)
 	return nil
+}
+
+// Promote implements [sandbox.Promoter].
+func (i *instance) Promote() error {
+	i.b.cores.promote(i.job)
+	return nil
+}
+
+// Freeze implements [sandbox.Freezer].
+func (i *instance) Freeze() error {
+	_ = pause(i.ctx, i.life.Freeze)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.life.FreezeErr != nil:
+		return fmt.Errorf("server %q: sandbox %s is not frozen: %w", i.server, i.id, i.life.FreezeErr)
+	case i.exit != "" || i.closing:
+		return fmt.Errorf("server %q: sandbox %s is not frozen: it is at its end", i.server, i.id)
+	case i.frozen == nil:
+		i.frozen = make(chan struct{})
+	}
+	return nil
+}
+
+// Thaw implements [sandbox.Freezer].
+func (i *instance) Thaw() error {
+	if !i.isFrozen() {
+		return nil
+	}
+	_ = pause(i.ctx, i.life.Thaw)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.life.ThawErr != nil {
+		return fmt.Errorf("server %q: sandbox %s is not thawed: %w", i.server, i.id, i.life.ThawErr)
+	}
+	if i.frozen != nil {
+		close(i.frozen)
+		i.frozen = nil
+	}
+	return nil
+}
+
+func (i *instance) isFrozen() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.frozen != nil
+}
+
+// running returns when the instance is not frozen, or is gone.
+func (i *instance) running() {
+	i.mu.Lock()
+	frozen := i.frozen
+	i.mu.Unlock()
+	if frozen != nil {
+		select {
+		case <-frozen:
+		case <-i.ctx.Done():
+		}
+	}
 }
 
 // Transport implements [sandbox.Instance].

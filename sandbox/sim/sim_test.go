@@ -3,8 +3,10 @@ package sim_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,7 +58,78 @@ func TestContract(t *testing.T) {
 			}
 			return nil
 		},
+		Speculates: true, Freezes: true,
 	})
+}
+
+// In the idle class a start has what the others leave of the processor, until
+// it is promoted.
+func TestIdleClassGetsWhatIsLeft(t *testing.T) {
+	type start struct {
+		at      time.Duration
+		idle    bool
+		promote time.Duration // after at; 0 means never
+		want    time.Duration // of the start and its handshake, 3 s alone
+	}
+	for name, tt := range map[string]struct {
+		cores  int
+		starts []start
+	}{
+		"alone": {0, []start{{idle: true, want: 3 * time.Second}}},
+		"stands still beside an ordinary one": {0, []start{
+			{idle: true, want: 6 * time.Second},
+			{at: time.Second, want: 3 * time.Second},
+		}},
+		"promoted beside an ordinary one": {0, []start{
+			{idle: true, promote: 2500 * time.Millisecond, want: 3500 * time.Millisecond}, // it stood still for half a second
+			{at: 2 * time.Second, want: 3 * time.Second},
+		}},
+		"promoted in its handshake": {0, []start{
+			{idle: true, promote: 2500 * time.Millisecond, want: 3 * time.Second},
+		}},
+		"on two cores": {2, []start{
+			{idle: true, want: 3 * time.Second},
+			{want: 3 * time.Second},
+		}},
+		"three on two cores": {2, []start{
+			{want: 4500 * time.Millisecond}, {want: 4500 * time.Millisecond}, {want: 4500 * time.Millisecond},
+			{idle: true, want: 7500 * time.Millisecond},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &sim.Backend{Cores: tt.cores, Life: func(*sandbox.Spec, int) sim.Life {
+					return sim.Life{Create: 2 * time.Second, Handshake: time.Second}
+				}}
+				var starting sync.WaitGroup
+				for n, s := range tt.starts {
+					starting.Go(func() {
+						time.Sleep(s.at)
+						begun, create := time.Now(), b.Create
+						if s.idle {
+							create = b.Speculate
+						}
+						inst, err := create(t.Context(), fmt.Sprint(n), &sandbox.Spec{Server: "s"}, io.Discard)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						defer inst.Close()
+						if left := s.promote - time.Since(begun); s.promote > 0 {
+							time.AfterFunc(left, func() { _ = inst.(sandbox.Promoter).Promote() })
+						}
+						if _, err := wire.NewConn(inst.Transport()).Call(t.Context(), "initialize", []byte("{}")); err != nil {
+							t.Error(err)
+						}
+						if took := time.Since(begun); took != s.want {
+							t.Errorf("start %d took %v, want %v", n, took, s.want)
+						}
+					})
+				}
+				starting.Wait()
+			})
+		})
+	}
 }
 
 // A life passes in virtual time, exactly.
