@@ -162,6 +162,9 @@ func (s *Session) forward(ctx context.Context, t target, m wire.Message, stream 
 	if m.Method == "tools/call" || m.Method == "prompts/get" || m.Method == "resources/read" {
 		t.params = continueTrace(t.params, &e)
 	}
+	if m.Method == "tools/call" {
+		s.hub.committed(s, t.server.Name, t.own, t.params)
+	}
 	method := m.Method // m and t hold the whole message, which need not stay for as long as the call
 	reply := s.run(ctx, t, method, c, &e)
 	s.leave(c)
@@ -190,6 +193,10 @@ func (s *Session) run(ctx context.Context, t target, method string, c *call, e *
 	}
 	defer lease.Release()
 	e.Sandbox, e.Outcome, e.Provision = lease.ID(), lease.Outcome(), lease.Provision()
+	if e.Cause = lease.Cause(); e.Cause.Speculative() && lease.Fresh() {
+		e.Lead, e.Saved = lease.Lead(), lease.Saved()
+		s.hub.foresight.granted(s, srv.Name)
+	}
 	if lease.Fresh() {
 		if err := s.greet(ctx, srv, lease, c.stream); err != nil {
 			e.Err = srv.Spec.Redact(err.Error())

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/specbox/specbox/catalog"
+	"github.com/specbox/specbox/intent"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/trace"
 	"github.com/specbox/specbox/wire"
@@ -44,7 +45,9 @@ type Server struct {
 	Except       []string      // tools that are not allowed
 	CallTimeout  time.Duration // without a reply or progress
 	StopOnCancel bool
-	NeedsSession bool // it was said to keep state for each session, so that a client without sessions must name its conversation
+	NeedsSession bool     // it was said to keep state for each session, so that a client without sessions must name its conversation
+	Keywords     []string // that speak for it: see intent.Server
+	Templates    []string // utterances that need it
 	// Home makes the folder that is the server's HOME on behalf of a tenant. It
 	// is nil for a server whose HOME goes with its sandbox.
 	Home func(tenant string) (string, error)
@@ -59,6 +62,13 @@ type Config struct {
 	Version   string                           // of this SpecBox
 	Allowed   func(tenant, server string) bool // may tenant use server; nil: it may
 	Fills     int                              // catalogue fills under way at once; 0 means 1
+
+	// Foresee makes the policy that guesses, for the servers that a tenant sees,
+	// what a model is about to call; nil and no error: only the names of tools
+	// that it calls count. before is the policy in use so far, whose learning
+	// the new one takes over. Without Foresee nothing is started ahead.
+	Foresee func(tenant string, servers []intent.Server, before intent.Policy) (intent.Policy, error)
+	Hold    time.Duration // how long a sandbox that was started ahead waits for a call; 0: the manager's default
 }
 
 // A Hub holds all sessions. It is safe for concurrent use.
@@ -80,6 +90,8 @@ type Hub struct {
 	follows  map[*wire.Conn]chan struct{}         // closed when the server has taken notice
 	refetch  map[*wire.Conn]map[string]func(bool) // under way; what is to be read for once more
 	closed   bool
+
+	foresight *foresight
 }
 
 // ErrClosed is returned when the hall is shutting down.
@@ -105,6 +117,8 @@ func New(cfg Config) *Hub {
 		parks:    map[string]*parked{},
 		follows:  map[*wire.Conn]chan struct{}{},
 		refetch:  map[*wire.Conn]map[string]func(bool){},
+
+		foresight: newForesight(),
 	}
 	h.life, h.end = context.WithCancel(context.Background())
 	return h
@@ -253,6 +267,7 @@ func (h *Hub) forget(s *Session) {
 		}
 	}
 	h.mu.Unlock()
+	h.foresight.left(s)
 	h.cfg.Sandboxes.EndSession(s.tenant, s.id)
 	h.cfg.Recorder.Record(trace.Event{Kind: trace.SessionClose, Tenant: s.tenant, Session: s.id})
 }

@@ -40,6 +40,7 @@ type Session struct {
 	life             context.Context // ends with Close
 	end              context.CancelFunc
 	kept             atomic.Pointer[keptView]
+	opened           time.Time
 
 	mu      sync.Mutex
 	closed  bool

@@ -35,6 +35,12 @@ type hall struct {
 // fare, and edit, which may be nil, changes their settings.
 func open(t *testing.T, names []string, life func(*sandbox.Spec, int) sim.Life, edit func(*session.Server)) *hall {
 	t.Helper()
+	return openWith(t, names, life, edit, func(*session.Config) {})
+}
+
+// openWith is open with a configuration that is changed by edit.
+func openWith(t *testing.T, names []string, life func(*sandbox.Spec, int) sim.Life, edit func(*session.Server), configure func(*session.Config)) *hall {
+	t.Helper()
 	h := &hall{t: t, sim: &sim.Backend{Life: life}}
 	var err error
 	if h.store, err = catalog.Open(t.TempDir(), nil); err != nil {
@@ -46,7 +52,9 @@ func open(t *testing.T, names []string, life func(*sandbox.Spec, int) sim.Life, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.hub = session.New(session.Config{Catalog: h.store, Sandboxes: m, Recorder: &h.log, Version: "1", Fills: 3})
+	c := session.Config{Catalog: h.store, Sandboxes: m, Recorder: &h.log, Version: "1", Fills: 3}
+	configure(&c)
+	h.hub = session.New(c)
 	var servers []*session.Server
 	for _, n := range names {
 		s := &session.Server{
@@ -94,9 +102,15 @@ const allCaps = catalog.FullCapabilities
 
 func (h *hall) client(tenant, server, caps string) *client {
 	h.t.Helper()
+	return h.keyed(tenant, server, caps, "")
+}
+
+// keyed is a client that names its conversation.
+func (h *hall) keyed(tenant, server, caps, key string) *client {
+	h.t.Helper()
 	c := &client{t: h.t}
 	s, err := h.hub.Open(session.Opening{
-		Tenant: tenant, Session: session.NewID(), Server: server,
+		Tenant: tenant, Session: session.NewID(), Server: server, Conversation: key,
 		Params: []byte(`{"protocolVersion":"2025-06-18","capabilities":` + caps + `,"clientInfo":{"name":"test","version":"1"}}`),
 	}, c)
 	if err != nil {

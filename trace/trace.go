@@ -27,6 +27,7 @@ const (
 	Start        Kind = "start"         // a sandbox became ready, or could not be started (Err)
 	Stop         Kind = "stop"          // a sandbox is gone; Detail says why it was stopped
 	CatalogFill  Kind = "catalog"       // the catalogue of Server was read, or could not be (Err)
+	Guess        Kind = "guess"         // Server became likely to be called: Cause, P, and in Detail which router says so
 	Noise        Kind = "noise"         // Server printed something that is no MCP message (Detail)
 )
 
