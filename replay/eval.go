@@ -57,7 +57,7 @@ type Evaluation struct {
 	Masked     bool // the names of servers are hidden in what users and models say
 	Candidates bool // policies are told what searches for tools return
 
-	Every int           // tokens between decisions; 0: as in life
+	Every int           // bytes of text between decisions; 0: as in life
 	Rate  float64       // tokens a second
 	First time.Duration // from a request to its first token
 	Hold  time.Duration // after which a sandbox is stopped that nobody used; 0: never
@@ -78,7 +78,7 @@ type arm struct {
 // shown, neither to fit nor to learn: only streamed, without its outcome.
 func Evaluate(ctx context.Context, e Evaluation) (*Report, error) {
 	if e.Every == 0 {
-		e.Every = decideEvery
+		e.Every = intent.Cadence
 	}
 	if e.Progress == nil {
 		e.Progress = func(string) {}

@@ -12,9 +12,6 @@ import (
 // to a token. A piece is lengthened to the end of its last character.
 const tokenBytes = 4
 
-// decideEvery is how many tokens pass between decisions.
-const decideEvery = 16
-
 // A turn is a step of a recorded session as it is played.
 type turn struct {
 	intent.Step
@@ -117,12 +114,12 @@ func (s *stopwatch) add(o stopwatch) {
 }
 
 // A player streams turns through a policy the way they come in life: token by
-// token, with a decision every so many tokens and wherever a piece of text ends.
+// token, with a decision every so many bytes and wherever a piece of text ends.
 type player struct {
-	every int // tokens between decisions
+	every int // bytes between decisions, at least
 	cost  stopwatch
 
-	since   int // tokens since the last decision
+	since   int // bytes since the last decision
 	guesses []intent.Intent
 	buf     [tokenBytes + utf8.UTFMax]byte
 }
@@ -174,10 +171,10 @@ func (pl *player) stream(w intent.Watch, out *played, k intent.Kind, text string
 			w.Text(k, pl.buf[:copy(pl.buf[:], piece)]) // overwritten by the next: a watch keeps nothing
 			out.chars += utf8.RuneCountInString(piece)
 			pl.cost.tokens++
-			pl.since++
+			pl.since += len(piece)
 		}
 		pl.cost.text += time.Since(began)
-		if pl.since == pl.every {
+		if pl.since >= pl.every {
 			pl.ask(w, out)
 		}
 	}

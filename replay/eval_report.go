@@ -40,7 +40,7 @@ type Setting struct {
 	Seeds      int     `json:"seeds"`
 	Masked     bool    `json:"masked"`
 	Candidates bool    `json:"candidates"`
-	Every      int     `json:"tokens_between_decisions"`
+	Every      int     `json:"bytes_between_decisions"`
 	Rate       float64 `json:"tokens_per_second"`
 	First      float64 `json:"seconds_to_first_token"`
 	Hold       float64 `json:"hold_seconds"` // of a sandbox that nobody used
