@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"sync"
-	"unicode/utf8"
 )
 
 // A Handler takes what a server sends on its own accord. Its methods are called
@@ -85,10 +84,11 @@ func (c *Conn) read() {
 		if err != nil {
 			break
 		}
-		if !utf8.Valid(raw) { // some readers would give up on it, and most do this
+		valid, text := Check(raw)
+		if !text { // some readers would give up on it, and most do this
 			raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 		}
-		if !Valid(raw) {
+		if !valid {
 			c.invalid(raw)
 			continue
 		}

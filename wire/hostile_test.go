@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"unicode/utf8"
 
 	"github.com/specbox/specbox/wire"
 )
@@ -241,7 +242,42 @@ func FuzzValid(f *testing.F) {
 		if got, want := wire.Valid(b), json.Valid(b); got != want {
 			t.Errorf("Valid(%q) = %v, the standard library says %v", b, got, want)
 		}
+		if valid, text := wire.Check(b); valid != json.Valid(b) || text != utf8.Valid(b) {
+			t.Errorf("Check(%q) = %v, %v; the standard library says %v, %v", b, valid, text, json.Valid(b), utf8.Valid(b))
+		}
 	})
+}
+
+// A byte that is no ASCII is seen wherever it stands in a string, and what ends a
+// string too.
+func TestCheckSeesEveryByte(t *testing.T) {
+	for n := range 100 {
+		for at := range n {
+			for c, want := range map[byte][2]bool{'a': {true, true}, 0xff: {true, false}, 0x80: {true, false}, '"': {false, true}, 0x1f: {false, true}, 0x7f: {true, true}} {
+				b := []byte(`["` + strings.Repeat("x", n) + `"]`)
+				b[2+at] = c
+				if valid, text := wire.Check(b); [2]bool{valid, text} != want {
+					t.Errorf("Check with %#x at %d of %d = %v, %v, want %v", c, at, n, valid, text, want)
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	long := `{"text":"` + strings.Repeat("0123456789abcdef", 10<<20/16) + `"}`
+	rows := `[` + strings.Repeat(`{"id":12345,"name":"somebody","tags":["a","b"],"ok":true},`, 10000) + `null]`
+	for name, text := range map[string]string{"string": long, "rows": rows, "umlauts": strings.ReplaceAll(long, "a", "\u00e4"), "utf8": strings.ReplaceAll(long, "a", "ä")} {
+		b.Run(name, func(b *testing.B) {
+			in := []byte(text)
+			b.SetBytes(int64(len(in)))
+			for b.Loop() {
+				if valid, text := wire.Check(in); !valid || !text {
+					b.Fatal("it is not valid")
+				}
+			}
+		})
+	}
 }
 
 // A call may be abandoned while the server reads nothing: nobody waits for that.

@@ -1,9 +1,7 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -60,14 +58,19 @@ const DefaultLimit = 256 << 20
 // Lines is a [Transport] of newline-delimited JSON: MCP's stdio transport.
 // What is neither an object nor an array is noise: it is skipped and handed on.
 type Lines struct {
-	r     *bufio.Reader
+	r     io.Reader
 	w     io.Writer
 	close func() error
 	limit int64
 	noise func(line []byte)
 
+	// Owned by the reader.
+	in         []byte
+	begin, end int   // of what was read into in, and not taken yet
+	broken     error // what r ended with
+
 	wmu sync.Mutex
-	buf []byte
+	out []byte
 }
 
 // NewLines returns a Transport that reads from r and writes to w. Close calls
@@ -80,12 +83,13 @@ func NewLines(r io.Reader, w io.Writer, closeFn func() error, limit int64, noise
 	if noise == nil {
 		noise = func([]byte) {}
 	}
-	return &Lines{r: bufio.NewReaderSize(r, 64<<10), w: w, close: sync.OnceValue(closeFn), limit: limit, noise: noise}
+	return &Lines{r: r, in: make([]byte, readSize), w: w, close: sync.OnceValue(closeFn), limit: limit, noise: noise}
 }
 
 const (
-	peekSize  = 4 << 10 // enough to hold an id at either end of a message
-	noiseSize = 1 << 10 // of a line that is no message
+	readSize  = 64 << 10 // how much is read at once: what a pipe holds
+	peekSize  = 4 << 10  // enough to hold an id at either end of a message
+	noiseSize = 1 << 10  // of a line that is no message
 )
 
 // Read returns the next line that holds a JSON object or array.
@@ -107,65 +111,135 @@ func (l *Lines) Read() ([]byte, error) {
 // Noise hands on what turned out to be no message.
 func (l *Lines) Noise(line []byte) { l.noise(line[:min(len(line), noiseSize)]) }
 
-// line reads to the end of the line. Over the limit it reads on without keeping
-// anything but both ends; of noise, only the beginning is kept.
+// line reads to the end of the line, which it returns in memory of its own.
 func (l *Lines) line() ([]byte, error) {
-	var long rope
-	defer long.free()
-	noise := false
-	for {
-		chunk, err := l.r.ReadSlice('\n')
-		if long.size == 0 {
-			chunk = bytes.TrimLeft(chunk, " \t\r\n")
-			noise = len(chunk) > 0 && chunk[0] != '{' && chunk[0] != '['
-		} else if noise && long.size >= noiseSize {
-			chunk = nil
+	for seen := 0; ; { // bytes behind begin that do not end the line
+		if seen == 0 {
+			l.begin = l.end - len(bytes.TrimLeft(l.in[l.begin:l.end], " \t\r\n"))
 		}
-		over := int64(long.size+len(chunk)) > l.limit
-		more := errors.Is(err, bufio.ErrBufferFull)
-		if long.size == 0 && !over && !more {
-			return bytes.Clone(chunk), err
+		have := l.in[l.begin:l.end]
+		i := bytes.IndexByte(have[seen:], '\n')
+		switch {
+		case i >= 0:
+			have = have[:seen+i+1]
+		case l.broken == nil && len(have) == len(l.in):
+			return l.long()
+		case l.broken == nil:
+			seen = len(have)
+			l.fill()
+			continue
 		}
-		long.add(chunk)
-		if over {
-			return nil, l.discard(&long, err)
+		l.begin += len(have)
+		if int64(len(have)) > l.limit {
+			return nil, tooLong(int64(len(have)), l.limit, have[:min(len(have), peekSize)], have)
 		}
-		if !more {
-			return long.line(), err
+		if i >= 0 {
+			return bytes.Clone(have), nil
 		}
+		return bytes.Clone(have), l.broken
 	}
 }
 
+// fill reads more behind what is there, which it moves to the front.
+func (l *Lines) fill() {
+	if l.begin > 0 {
+		l.end = copy(l.in, l.in[l.begin:l.end])
+		l.begin = 0
+	}
+	n, err := l.r.Read(l.in[l.end:])
+	l.end += n
+	l.broken = err
+}
+
+// long reads the rest of a line that begins with all that is there.
+func (l *Lines) long() ([]byte, error) {
+	if l.in[0] != '{' && l.in[0] != '[' {
+		return l.skip()
+	}
+	var line rope
+	defer line.free()
+	line.add(l.in)
+	l.begin, l.end = 0, 0
+	for l.broken == nil {
+		room := line.room(readSize)
+		n, err := l.r.Read(room)
+		l.broken = err
+		end := bytes.IndexByte(room[:n], '\n')
+		if end >= 0 {
+			l.end = copy(l.in, room[end+1:n])
+			n = end + 1
+		}
+		line.took(n)
+		switch {
+		case int64(line.size) > l.limit && end >= 0:
+			head, tail := line.ends(peekSize)
+			return nil, tooLong(int64(line.size), l.limit, head, tail)
+		case int64(line.size) > l.limit:
+			return nil, l.discard(&line)
+		case end >= 0:
+			return line.line(), nil
+		}
+	}
+	return line.line(), l.broken
+}
+
+// skip reads the rest of a line that is no message, and returns its beginning.
+func (l *Lines) skip() ([]byte, error) {
+	head := bytes.Clone(l.in[:noiseSize])
+	for l.broken == nil {
+		l.begin, l.end = 0, 0
+		l.fill()
+		if i := bytes.IndexByte(l.in[:l.end], '\n'); i >= 0 {
+			l.begin = i + 1
+			return head, nil
+		}
+	}
+	l.begin = l.end
+	return head, l.broken
+}
+
 // discard reads the rest of a line that is too long, and keeps its ends.
-func (l *Lines) discard(seen *rope, err error) error {
+func (l *Lines) discard(seen *rope) error {
 	size := int64(seen.size)
 	head, tail := seen.ends(peekSize)
-	for errors.Is(err, bufio.ErrBufferFull) {
-		var chunk []byte
-		chunk, err = l.r.ReadSlice('\n')
+	for ended := false; !ended && l.broken == nil; {
+		l.begin, l.end = 0, 0
+		l.fill()
+		chunk := l.in[:l.end]
+		if i := bytes.IndexByte(chunk, '\n'); i >= 0 {
+			chunk, ended = chunk[:i+1], true
+		}
+		l.begin = len(chunk)
 		size += int64(len(chunk))
 		tail = append(tail, chunk...)
 		tail = append(tail[:0], tail[max(0, len(tail)-peekSize):]...)
 	}
-	return &TooLongError{Size: size, Limit: l.limit, Head: head, Tail: bytes.TrimSpace(tail)}
+	return tooLong(size, l.limit, head, tail)
+}
+
+func tooLong(size, limit int64, head, tail []byte) error {
+	tail = bytes.TrimSpace(tail[max(0, len(tail)-peekSize):])
+	return &TooLongError{Size: size, Limit: limit, Head: bytes.Clone(head), Tail: bytes.Clone(tail)}
 }
 
 // Write sends one message as one line: newlines between tokens become spaces.
 func (l *Lines) Write(parts ...[]byte) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
-	b := l.buf[:0]
+	b := l.out[:0]
 	for _, p := range parts {
 		b = append(b, p...)
 	}
-	for i := bytes.IndexAny(b, "\n\r"); i >= 0 && i < len(b); i++ {
-		if b[i] == '\n' || b[i] == '\r' {
-			b[i] = ' '
+	for _, end := range [...]byte{'\n', '\r'} {
+		for i := bytes.IndexByte(b, end); i >= 0 && i < len(b); i++ {
+			if b[i] == end {
+				b[i] = ' '
+			}
 		}
 	}
 	b = append(b, '\n')
 	if cap(b) <= 1<<20 { // do not keep the room of a rare large message
-		l.buf = b
+		l.out = b
 	}
 	_, err := l.w.Write(b)
 	return err

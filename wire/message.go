@@ -58,7 +58,7 @@ func Parse(raw []byte) (Message, error) {
 			}
 		case "method":
 			if len(v) >= 2 && v[0] == '"' {
-				m.Method = string(unescape(v))
+				m.Method = method(unescape(v))
 			}
 		case "params":
 			m.Params = v
@@ -78,6 +78,19 @@ func Parse(raw []byte) (Message, error) {
 		return m, fmt.Errorf("wire: neither method nor result nor error")
 	}
 	return m, nil
+}
+
+// method returns the name of a method. Those that come often take no memory.
+func method(name []byte) string {
+	switch string(name) {
+	case "tools/call":
+		return "tools/call"
+	case "notifications/progress":
+		return "notifications/progress"
+	case "notifications/message":
+		return "notifications/message"
+	}
+	return string(name)
 }
 
 // JSON-RPC and MCP error codes.

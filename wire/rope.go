@@ -20,14 +20,22 @@ type rope struct {
 	size  int
 }
 
+// room returns up to n bytes of memory behind what the rope holds; [rope.took]
+// says how many of them it now holds too.
+func (r *rope) room(n int) []byte {
+	at := r.size % blockSize
+	if r.size == len(r.parts)*blockSize {
+		r.parts = append(r.parts, blocks.Get().(*block))
+	}
+	return r.parts[len(r.parts)-1][at:min(at+n, blockSize)]
+}
+
+func (r *rope) took(n int) { r.size += n }
+
 func (r *rope) add(chunk []byte) {
 	for len(chunk) > 0 {
-		at := r.size % blockSize
-		if at == 0 {
-			r.parts = append(r.parts, blocks.Get().(*block))
-		}
-		n := copy(r.parts[len(r.parts)-1][at:], chunk)
-		r.size += n
+		n := copy(r.room(len(chunk)), chunk)
+		r.took(n)
 		chunk = chunk[n:]
 	}
 }

@@ -266,9 +266,23 @@ func Elements(b []byte) ([][]byte, error) {
 
 // Quote returns s as a JSON string.
 func Quote(s string) []byte {
+	if isPlain(s) {
+		out := make([]byte, 0, len(s)+2)
+		return append(append(append(out, '"'), s...), '"')
+	}
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(s) // a string always encodes
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
+}
+
+// isPlain reports whether s stands in JSON as it is, as most names do.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }

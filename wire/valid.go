@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"math/bits"
+	"unicode/utf8"
 )
 
 // MaxDepth is how deep a message may be nested, so that hostile input cannot
@@ -12,21 +13,40 @@ const MaxDepth = 1000
 // Valid reports whether b is one JSON value, nested at most [MaxDepth] deep. It
 // takes what the standard library takes, in one pass, but eight bytes of a
 // string at a time: clients send files in their arguments, and get them back.
-// As there, strings may hold bytes that are not UTF-8.
+// As there, strings may hold bytes that are not UTF-8; see [Check].
 func Valid(b []byte) bool {
+	_, ok := scan(b)
+	return ok
+}
+
+// Check reports whether b is JSON, as [Valid] does, and whether it is UTF-8. It
+// looks at b once where all of it is ASCII, and else twice.
+func Check(b []byte) (valid, text bool) {
+	seen, valid := scan(b)
+	return valid, valid && seen&highs == 0 || utf8.Valid(b)
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x80 * ones
+)
+
+// scan is Valid. It also returns the bytes of all strings, by or, eight in a
+// word.
+func scan(b []byte) (seen uint64, valid bool) {
 	var objects [MaxDepth/64 + 1]uint64 // bit d: the value at depth d is an object
 	depth := 0
 	i := skipSpace(b, 0)
 	for {
 		// A value begins at i.
 		if i >= len(b) {
-			return false
+			return seen, false
 		}
 		ok := true
 		switch c := b[i]; c {
 		case '{', '[':
 			if depth++; depth > MaxDepth {
-				return false
+				return seen, false
 			}
 			bit := uint64(1) << (depth % 64)
 			objects[depth/64] &^= bit
@@ -40,13 +60,13 @@ func Valid(b []byte) bool {
 				break
 			}
 			if c == '{' {
-				if i, ok = member(b, i); !ok {
-					return false
+				if i, ok = member(b, i, &seen); !ok {
+					return seen, false
 				}
 			}
 			continue
 		case '"':
-			i, ok = str(b, i)
+			i, ok = str(b, i, &seen)
 		case 't':
 			i, ok = literal(b, i, "true")
 		case 'f':
@@ -57,28 +77,28 @@ func Valid(b []byte) bool {
 			i, ok = number(b, i)
 		}
 		if !ok {
-			return false
+			return seen, false
 		}
 		// A value ended before i: so may those that hold it.
 		for i = skipSpace(b, i); ; i = skipSpace(b, i+1) {
 			if depth == 0 {
-				return i == len(b)
+				return seen, i == len(b)
 			}
 			if i >= len(b) {
-				return false
+				return seen, false
 			}
 			object := objects[depth/64]>>(depth%64)&1 == 1
 			if b[i] == ',' {
 				i = skipSpace(b, i+1)
 				if object {
-					if i, ok = member(b, i); !ok {
-						return false
+					if i, ok = member(b, i, &seen); !ok {
+						return seen, false
 					}
 				}
 				break
 			}
 			if object && b[i] != '}' || !object && b[i] != ']' {
-				return false
+				return seen, false
 			}
 			depth--
 		}
@@ -86,14 +106,14 @@ func Valid(b []byte) bool {
 }
 
 // The functions below return the index behind what begins at i, and whether it
-// is there.
+// is there. To seen they add the bytes of strings.
 
 // member reads up to the value of a member of an object.
-func member(b []byte, i int) (int, bool) {
+func member(b []byte, i int, seen *uint64) (int, bool) {
 	if i >= len(b) || b[i] != '"' {
 		return i, false
 	}
-	i, ok := str(b, i)
+	i, ok := str(b, i, seen)
 	if i = skipSpace(b, i); !ok || i >= len(b) || b[i] != ':' {
 		return i, false
 	}
@@ -105,9 +125,9 @@ func literal(b []byte, i int, word string) (int, bool) {
 	return end, end <= len(b) && string(b[i:end]) == word
 }
 
-func str(b []byte, i int) (int, bool) {
+func str(b []byte, i int, seen *uint64) (int, bool) {
 	for i++; ; {
-		i = plain(b, i)
+		i = plain(b, i, seen)
 		switch {
 		case i >= len(b) || b[i] < ' ':
 			return i, false
@@ -137,23 +157,38 @@ func str(b []byte, i int) (int, bool) {
 }
 
 // plain returns the index of the next quote, backslash or control character.
-func plain(b []byte, i int) int {
-	const (
-		ones  = 0x0101010101010101
-		highs = 0x80 * ones
-	)
-	for ; i+8 <= len(b); i += 8 {
-		w := binary.LittleEndian.Uint64(b[i:])
-		quote, slash := w^('"'*ones), w^('\\'*ones)
-		// A byte's high bit gets set if it is one of them; the lowest is exact.
-		if hit := ((w - ' '*ones) | (quote - ones) | (slash - ones)) & ^w & highs; hit != 0 {
-			return i + bits.TrailingZeros64(hit)/8
+func plain(b []byte, i int, seen *uint64) int {
+	var all uint64
+	for ; len(b)-i >= 32; i += 32 { // four words at once: what is looked for is rare in large strings
+		p := b[i : i+32 : i+32]
+		v, w := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+		x, y := binary.LittleEndian.Uint64(p[16:]), binary.LittleEndian.Uint64(p[24:])
+		if (special(v)|special(w)|special(x)|special(y))&highs != 0 {
+			break
 		}
+		all |= v | w | x | y
+	}
+	for ; len(b)-i >= 8; i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		if hit := special(w) & highs; hit != 0 {
+			n := bits.TrailingZeros64(hit) / 8
+			*seen |= all | w&(1<<(8*n)-1)
+			return i + n
+		}
+		all |= w
 	}
 	for i < len(b) && b[i] != '"' && b[i] != '\\' && b[i] >= ' ' {
+		all |= uint64(b[i])
 		i++
 	}
+	*seen |= all
 	return i
+}
+
+// special sets the high bit of each byte of w that is a quote, a backslash or a
+// control character. Bits above the lowest of them may be wrong.
+func special(w uint64) uint64 {
+	return ((w - ' '*ones) | ((w ^ '"'*ones) - ones) | ((w ^ '\\'*ones) - ones)) & ^w
 }
 
 func number(b []byte, i int) (int, bool) {

@@ -424,3 +424,21 @@ func BenchmarkHop(b *testing.B) {
 		_ = wire.Get(m.Params, "_meta", "progressToken")
 	}
 }
+
+// A quoted text is what the standard library makes of it.
+func FuzzQuote(f *testing.F) {
+	for _, s := range []string{"", "tools/call", `a"b\c`, "<&>", "\x7f", "\x00", "ä", "\u2028", "\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		var want bytes.Buffer
+		enc := json.NewEncoder(&want)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(s); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(wire.Quote(s)) + "\n"; got != want.String() {
+			t.Errorf("Quote(%q) = %s, want %s", s, got, want.String())
+		}
+	})
+}
