@@ -89,6 +89,7 @@ func (r *Runtime) hallServer(v resolved) *session.Server {
 		Name: s.Name, Hash: s.Hash(r.hashKey, version), Prefix: s.Prefix, Tools: s.Tools, Except: s.Except,
 		CallTimeout: s.CallTimeout, StopOnCancel: s.StopOnCancel,
 		NeedsSession: s.ScopeSet && s.Scope == config.PerSession,
+		Keywords:     s.Keywords, Templates: s.Templates,
 	}
 	if v.err != nil {
 		out.Unready = v.err.Error()

@@ -5,8 +5,10 @@
 //	config    what people write about their servers
 //	launcher  npx, uvx and their kin become programs that run offline
 //	gateway   the agent's door: MCP over HTTP and standard input and output
+//	tap       the model's door: a reverse proxy that reports what passes
 //	tenant    whose token is it
 //	session   the hall: which server, which sandbox, whose message
+//	intent    from what a model writes to the servers that it will call
 //	catalog   lists are answered from here, with no sandbox alive
 //	sandbox   a sandbox is started, lent out, taken down; by a backend:
 //	          process (bubblewrap), remote (a URL), sim (for tests)
@@ -42,6 +44,7 @@ import (
 	"github.com/specbox/specbox/sandbox/process"
 	"github.com/specbox/specbox/sandbox/remote"
 	"github.com/specbox/specbox/session"
+	"github.com/specbox/specbox/tap"
 	"github.com/specbox/specbox/tenant"
 	"github.com/specbox/specbox/trace"
 	"github.com/specbox/specbox/wire"
@@ -78,6 +81,7 @@ type Runtime struct {
 	sandboxes *sandbox.Manager
 	hub       *session.Hub
 	gateway   *gateway.Gateway
+	tap       *tap.Proxy
 	events    *trace.Writer // nil where no trace is written
 	metrics   http.Handler
 	hashKey   []byte
@@ -161,14 +165,23 @@ func (r *Runtime) build() error {
 		Starts:    starts,
 		Quota:     r.quota,
 		Log:       o.Log,
+		Speculation: sandbox.Speculation{
+			Sandboxes: o.Config.Speculation.Sandboxes,
+			Memory:    o.Config.Speculation.Memory,
+			Starts:    o.Config.Speculation.Starts,
+			Hold:      o.Config.Speculation.Hold,
+			Freeze:    sandbox.Freeze(o.Config.Speculation.Freeze),
+		},
 	})
 	if err != nil {
 		return err
 	}
+	r.recall()
 	r.hub = session.New(session.Config{
 		Catalog: store, Sandboxes: r.sandboxes, Recorder: rec, Log: o.Log, Version: o.Version,
 		Allowed: r.tenants.Allows,
 		Fills:   max(1, starts-1), // so that a call finds a free start
+		Foresee: r.foresight(), Hold: o.Config.Speculation.Hold,
 	})
 	r.resolveAll()
 	r.gateway, err = gateway.New(gateway.Config{
@@ -183,7 +196,10 @@ func (r *Runtime) build() error {
 		Log:      o.Log,
 		Version:  o.Version,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return r.openModel()
 }
 
 // loopback reports whether an address is reached from this machine alone.
@@ -303,6 +319,9 @@ func (r *Runtime) agentHandler() http.Handler {
 		mux.Handle(path, r.gateway)
 	}
 	mux.Handle("/mcp/{$}", r.gateway)
+	for _, path := range modelPaths {
+		mux.Handle(path, r.gateway.Guard(r.tap))
+	}
 	mux.Handle("GET /healthz", r.gateway.Guard(r.healthz()))
 	if r.tenants.Open() && r.opts.Config.Metrics == "" {
 		mux.Handle("GET /metrics", r.gateway.Guard(r.metrics))
@@ -321,7 +340,8 @@ func (r *Runtime) house(ctx context.Context, doors ...func(context.Context) erro
 	defer cancel(nil)
 	sandboxes := start(r.sandboxes.Run)
 	hall := start(r.hub.Run)
-	door := start(r.gateway.Run)
+	door, model := start(r.gateway.Run), start(r.tap.Run)
+	memory := start(r.remember)
 	prepare := start(func(ctx context.Context) error { r.prepare(ctx); close(r.prepared); return nil })
 	var open sync.WaitGroup
 	var mu sync.Mutex
@@ -338,7 +358,7 @@ func (r *Runtime) house(ctx context.Context, doors ...func(context.Context) erro
 	}
 	<-ctx.Done()
 	begin := time.Now()
-	errs = append(errs, prepare.stop(), door.stop())
+	errs = append(errs, prepare.stop(), door.stop(), model.stop(), memory.stop())
 	open.Wait()
 	errs = append(errs, hall.stop(), sandboxes.stop(), r.closeRooms())
 	r.opts.Log.Debug("closed", "took", time.Since(begin))

@@ -68,6 +68,7 @@ const (
 	Process Isolation = "process" // bubblewrap: the default of local servers
 	None    Isolation = "none"    // a plain child process: must be asked for
 	Remote  Isolation = "remote"  // it runs elsewhere, behind a URL
+	Docker  Isolation = "docker"  // a container of an image
 )
 
 // A Server is one tool server as configured.

@@ -55,8 +55,14 @@ type Speculation struct {
 	Learn     string        // "kept" (the default): what is learned survives a restart; "memory"; "off"
 }
 
+// The policies that look at no text.
+const (
+	SpeculationOff      = "off"       // nothing is started before it is asked for
+	SpeculationToolName = "tool-name" // only what a model names in a call
+)
+
 // SpeculationPolicies are the values of Speculation.Policy, from least to most.
-var SpeculationPolicies = []string{"off", "tool-name", "keyword-1", "keyword-2", "keyword-3", "retrieval", "union", "intersection", "weighted", "calibrated", "paper"}
+var SpeculationPolicies = []string{SpeculationOff, SpeculationToolName, "keyword-1", "keyword-2", "keyword-3", "retrieval", "union", "intersection", "weighted", "calibrated", "paper"}
 
 // MarshalJSON shows times in words.
 func (s Speculation) MarshalJSON() ([]byte, error) {
@@ -172,7 +178,7 @@ func (r *reader) policyWord(m member) string {
 	case "on", "true":
 		return ""
 	case "off", "false":
-		return "off"
+		return SpeculationOff
 	}
 	return r.word(m, "", SpeculationPolicies...)
 }
