@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -42,6 +43,43 @@ var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 
 type meter struct {
 	starts, stops, calls, bytes, fills, noise, sessions, steps metric.Int64Counter
 	startTime, provision, execution                            metric.Float64Histogram
+
+	mu   sync.RWMutex
+	sets map[labelling]*set
+}
+
+// A labelling is the names and values of labels, by turns.
+type labelling [8]string
+
+// A set is a set of labels as the instruments want it. To make one takes longer
+// than to count, so that those in use are kept.
+type set struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+// maxSets bounds the sets that are kept: servers may come and go.
+const maxSets = 4096
+
+// labels returns the set of labels of name, value, name, value and so on.
+func (m *meter) labels(kv ...string) *set {
+	var key labelling
+	copy(key[:], kv)
+	m.mu.RLock()
+	s := m.sets[key]
+	m.mu.RUnlock()
+	if s != nil {
+		return s
+	}
+	of := labels(key[:len(kv)]...)
+	s = &set{[]metric.AddOption{of}, []metric.RecordOption{of}}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.sets) >= maxSets {
+		clear(m.sets)
+	}
+	m.sets[key] = s
+	return s
 }
 
 // NewMetrics returns a recorder that counts events, and a handler that shows
@@ -64,6 +102,7 @@ func NewMetrics(stats func() Gauges) (trace.Recorder, http.Handler, error) {
 	m := sdk.NewMeterProvider(sdk.WithReader(exp)).Meter("specbox")
 	b := &builder{m: m}
 	rec := &meter{
+		sets:      map[labelling]*set{},
 		starts:    b.counter("specbox.sandbox.starts", "Starts of sandboxes, by what caused them."),
 		stops:     b.counter("specbox.sandbox.stops", "Sandboxes that are gone, for whatever reason."),
 		calls:     b.counter("specbox.calls", "Calls that returned, by what they found: a sandbox that was ready (warm), being started (late), or absent (cold)."),
@@ -162,22 +201,22 @@ func (m *meter) Record(e trace.Event) {
 	ctx := context.Background()
 	switch e.Kind {
 	case trace.SessionOpen:
-		m.sessions.Add(ctx, 1, labels("tenant", e.Tenant))
+		m.sessions.Add(ctx, 1, m.labels("tenant", e.Tenant).add...)
 	case trace.StepBegin:
-		m.steps.Add(ctx, 1, labels("tenant", e.Tenant))
+		m.steps.Add(ctx, 1, m.labels("tenant", e.Tenant).add...)
 	case trace.Start:
-		m.starts.Add(ctx, 1, labels("server", e.Server, "cause", string(e.Cause), "backend", e.Backend, "result", result(e)))
+		m.starts.Add(ctx, 1, m.labels("server", e.Server, "cause", string(e.Cause), "backend", e.Backend, "result", result(e)).add...)
 		if e.Err == "" {
-			m.startTime.Record(ctx, e.Provision.Seconds(), labels("server", e.Server, "cause", string(e.Cause)))
+			m.startTime.Record(ctx, e.Provision.Seconds(), m.labels("server", e.Server, "cause", string(e.Cause)).record...)
 		}
 	case trace.Stop:
-		m.stops.Add(ctx, 1, labels("server", e.Server, "backend", e.Backend))
+		m.stops.Add(ctx, 1, m.labels("server", e.Server, "backend", e.Backend).add...)
 	case trace.CallEnd:
 		m.call(ctx, e)
 	case trace.CatalogFill:
-		m.fills.Add(ctx, 1, labels("server", e.Server, "result", result(e)))
+		m.fills.Add(ctx, 1, m.labels("server", e.Server, "result", result(e)).add...)
 	case trace.Noise:
-		m.noise.Add(ctx, 1, labels("server", e.Server))
+		m.noise.Add(ctx, 1, m.labels("server", e.Server).add...)
 	}
 }
 
@@ -186,15 +225,15 @@ func (m *meter) call(ctx context.Context, e trace.Event) {
 	if outcome == "" {
 		outcome = "none" // it never had a sandbox
 	}
-	m.calls.Add(ctx, 1, labels("server", e.Server, "outcome", outcome, "result", result(e)))
-	m.bytes.Add(ctx, e.BytesIn, labels("server", e.Server, "direction", "in"))
-	m.bytes.Add(ctx, e.BytesOut, labels("server", e.Server, "direction", "out"))
+	m.calls.Add(ctx, 1, m.labels("server", e.Server, "outcome", outcome, "result", result(e)).add...)
+	m.bytes.Add(ctx, e.BytesIn, m.labels("server", e.Server, "direction", "in").add...)
+	m.bytes.Add(ctx, e.BytesOut, m.labels("server", e.Server, "direction", "out").add...)
 	if e.Outcome == "" {
 		return
 	}
-	by := labels("server", e.Server, "outcome", outcome)
-	m.provision.Record(ctx, e.Provision.Seconds(), by)
-	m.execution.Record(ctx, e.Exec.Seconds(), by)
+	by := m.labels("server", e.Server, "outcome", outcome)
+	m.provision.Record(ctx, e.Provision.Seconds(), by.record...)
+	m.execution.Record(ctx, e.Exec.Seconds(), by.record...)
 }
 
 // Healthz returns the handler of /healthz: 200 and {"status":"ok"} while check

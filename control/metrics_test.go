@@ -181,3 +181,31 @@ func BenchmarkRecordCall(b *testing.B) {
 		rec.Record(e)
 	}
 }
+
+// Counts stay right when servers come and go, and when many events come at once.
+func TestMetricsOfManyServers(t *testing.T) {
+	rec, h, err := control.NewMetrics(none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	for range 2 {
+		work.Go(func() {
+			for i := range 5000 {
+				rec.Record(trace.Event{Kind: trace.CallEnd, Server: fmt.Sprint("s", i%900), Outcome: trace.Warm, BytesIn: 1})
+				rec.Record(trace.Event{Kind: trace.Noise, Server: fmt.Sprint("s", i%900)})
+			}
+		})
+	}
+	work.Wait()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{
+		`specbox_calls_total{outcome="warm",result="ok",server="s7"} 12`, `specbox_calls_total{outcome="warm",result="ok",server="s899"} 10`,
+		`specbox_call_bytes_total{direction="in",server="s899"} 10`, `specbox_server_noise_lines_total{server="s7"} 12`,
+	} {
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+}
