@@ -3,8 +3,6 @@ package tap
 import (
 	"runtime/debug"
 	"sync"
-
-	"github.com/specbox/specbox/internal/sse"
 )
 
 // A form is what an answer looks like.
@@ -15,12 +13,13 @@ const (
 	events                 // a stream
 	document               // one JSON value
 	lines                  // of /sessions/KEY/stream
+	plain                  // text of the same
 	unreadable             // of no interest, or packed
 )
 
 // An exchange is one request and its answer, as they are looked at. What passes
-// is handed to it by the one who serves the client, who never waits for it; its
-// own goroutine looks at it and tells the observer.
+// is handed to it by the one who serves the client, who never waits for it; a
+// looker looks at it and tells the observer.
 type exchange struct {
 	p      *Proxy
 	route  route
@@ -33,63 +32,42 @@ type exchange struct {
 	over    bool   // nothing more will come
 	deaf    bool   // nobody wants to know
 
-	wake chan struct{} // of size one: look again
+	// Of the lookers, whose lock guards them.
+	queued, busy, again bool
 
-	// What follows is the goroutine's.
-	spare       []byte
-	who         recognition
-	watcher     Watcher
-	answer      answer
-	stream      sse.Parser
-	whole       []byte
-	emit        func(sse.Event)
-	named, told bool
+	// Of the looker that looks.
+	reader   reader
+	spare    []byte
+	finished bool
 }
 
-// begin looks at a request, and at what its answer will be. Body is nil if it
-// cannot be looked at.
-func (p *Proxy) begin(rt route, tenant string, body []byte) *exchange {
-	x := p.exchange(rt, tenant)
-	p.work.Go(func() {
-		defer p.done()
-		defer x.recovered()
-		x.observe(body)
-		x.follow()
-	})
-	return x
+// A reader makes something of what passes. It is used by one goroutine at a time.
+type reader interface {
+	// feed takes a piece.
+	feed(f form, b []byte)
+	// lose says that a piece is missing behind the last.
+	lose(f form)
+	// finish takes the end, and tells the observer of it.
+	finish(f form)
 }
 
-// exchange makes one that is counted as active.
-func (p *Proxy) exchange(rt route, tenant string) *exchange {
+// open makes an exchange and lets prepare make ready what reads it, without the
+// client having to wait.
+func (p *Proxy) open(rt route, tenant string, prepare func(*exchange) reader) *exchange {
 	p.exchanges.Add(1)
+	x := &exchange{p: p, route: rt, tenant: tenant, busy: true}
 	p.mu.Lock()
 	p.active++
 	p.mu.Unlock()
-	return &exchange{p: p, route: rt, tenant: tenant, wake: make(chan struct{}, 1)}
-}
-
-func (p *Proxy) done() {
-	p.mu.Lock()
-	p.active--
-	p.mu.Unlock()
-}
-
-// recovered keeps a fault of what looks on from everything else.
-func (x *exchange) recovered() {
-	fault := recover()
-	if fault == nil {
-		return
-	}
-	x.ignore()
-	x.p.unread.Add(1)
-	x.p.log.Error("looking at an LLM's stream met a fault; the stream goes on", "fault", fault, "stack", string(debug.Stack()))
-}
-
-// ignore lets the rest pass unseen.
-func (x *exchange) ignore() {
-	x.mu.Lock()
-	x.deaf, x.pending = true, nil
-	x.mu.Unlock()
+	p.work.Add(1) // until it is finished
+	p.work.Go(func() {
+		x.guard(func() { x.reader = prepare(x) })
+		if x.reader == nil {
+			x.ignore()
+		}
+		p.lookers.free(x)
+	})
+	return x
 }
 
 // listen says what the answer looks like, before its first byte.
@@ -116,134 +94,60 @@ func (x *exchange) hold(b []byte) {
 	x.mu.Unlock()
 }
 
-// look lets the goroutine look at what it holds.
-func (x *exchange) look() {
-	select {
-	case x.wake <- struct{}{}:
-	default: // it will look anyway
-	}
-}
-
 // end says that nothing more will come.
 func (x *exchange) end() {
 	x.mu.Lock()
 	x.over = true
 	x.mu.Unlock()
-	x.look()
+	x.p.lookers.look(x)
 }
 
-// observe reads the request and tells the observer of it.
-func (x *exchange) observe(raw []byte) {
-	p := x.p
-	req := &Request{Tenant: x.tenant, Key: x.route.key, API: x.route.api}
-	if b, ok := p.reader.read(x.route.api, raw); !ok {
-		p.unread.Add(1)
-	} else {
-		if req.Key == "" && isKey(b.key) {
-			req.Key = b.key
-		}
-		x.who = p.memory.recognize(x.tenant, req.Key, b)
-		req.Conversation, req.Continued, req.Parent = x.who.id, x.who.continued, x.who.parent
-		req.Model, req.Tools = b.model, toolList(b.tools)
-		for _, i := range x.who.fresh {
-			req.New = append(req.New, b.items[i].messages(x.route.api)...)
-		}
-	}
-	if p.cfg.Observer != nil {
-		x.watcher = p.cfg.Observer.Observe(req)
-	}
-	if x.watcher == nil {
-		x.ignore()
-	}
+// ignore lets the rest pass unseen.
+func (x *exchange) ignore() {
+	x.mu.Lock()
+	x.deaf, x.pending = true, nil
+	x.mu.Unlock()
 }
 
-// follow looks at the answer until it is over.
-func (x *exchange) follow() {
-	if x.watcher == nil {
+// drain looks at what was handed over.
+func (x *exchange) drain() {
+	x.mu.Lock()
+	b, f, gap, over := x.pending, x.form, x.gap, x.over
+	x.pending, x.gap = x.spare[:0], false
+	x.mu.Unlock()
+	const keep = 64 << 10 // of memory for what is to come
+	if x.spare = b; cap(b) > keep {
+		x.spare = nil
+	}
+	if x.reader != nil && (len(b) > 0 || gap) {
+		x.guard(func() {
+			x.reader.feed(f, b)
+			if gap {
+				x.reader.lose(f)
+			}
+		})
+	}
+	if !over || x.finished {
 		return
 	}
-	defer x.watcher.End()
-	x.answer = answer{api: x.route.api, tell: x.tell, called: x.called, answered: x.answered}
-	x.stream.Limit = maxEvent
-	x.emit = x.answer.event
-	for {
-		<-x.wake
-		x.mu.Lock()
-		b, f, gap, over := x.pending, x.form, x.gap, x.over
-		x.pending, x.gap = x.spare[:0], false
-		x.mu.Unlock()
-		x.feed(f, b)
-		if gap {
-			x.lose(f)
+	x.finished = true
+	if x.reader != nil {
+		x.guard(func() { x.reader.finish(f) })
+	}
+	x.p.mu.Lock()
+	x.p.active--
+	x.p.mu.Unlock()
+	x.p.work.Done()
+}
+
+// guard keeps a fault of what looks on from everything else.
+func (x *exchange) guard(f func()) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			x.ignore()
+			x.p.unread.Add(1)
+			x.p.log.Error("looking at an LLM's stream met a fault; the stream goes on", "fault", fault, "stack", string(debug.Stack()))
 		}
-		const keep = 64 << 10 // of memory for what is to come
-		if x.spare = b; cap(b) > keep {
-			x.spare = nil
-		}
-		if over {
-			x.finish(f)
-			return
-		}
-	}
-}
-
-// feed looks at a piece of the answer.
-func (x *exchange) feed(f form, b []byte) {
-	switch f {
-	case events:
-		x.stream.Feed(b, x.emit)
-	case document:
-		x.whole = append(x.whole, b...)
-		if len(x.whole) > maxWhole {
-			x.lose(f)
-		}
-	}
-}
-
-// lose says that a piece is missing. Of a stream the event that it was in goes
-// with it.
-func (x *exchange) lose(f form) {
-	switch f {
-	case events:
-		x.stream.Feed([]byte("\n\n"), x.emit)
-	case document:
-		x.whole = nil
-		x.ignore()
-		x.p.unread.Add(1)
-	}
-}
-
-// finish takes the end of the answer.
-func (x *exchange) finish(f form) {
-	switch {
-	case f == events:
-		x.stream.End(x.emit)
-		x.answer.end()
-	case f == document && x.whole != nil:
-		x.answer.whole(x.whole)
-	}
-	x.p.skipped.Add(x.answer.skipped)
-}
-
-// tell passes a delta on.
-func (x *exchange) tell(d Delta) {
-	if !x.told {
-		x.told = true
-		x.answered("")
-	}
-	x.watcher.Delta(d)
-}
-
-// answered notes that the answer is reported, and by what id it goes.
-func (x *exchange) answered(id string) {
-	if x.who.in != nil {
-		x.p.memory.answered(x.who, x.tenant, id)
-	}
-}
-
-// called notes a call, by which the conversation is known when it comes back.
-func (x *exchange) called(id string) {
-	if x.who.in != nil {
-		x.p.memory.called(x.who.in, x.tenant, id)
-	}
+	}()
+	f()
 }

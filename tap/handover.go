@@ -42,18 +42,15 @@ func (p *Proxy) handOver(w http.ResponseWriter, r *http.Request, rt route, tenan
 		return
 	}
 	rt.api = Stream
-	x := p.exchange(rt, tenant)
-	x.form = lines
-	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	plain := kind == "text/plain"
-	p.work.Go(func() {
-		defer p.done()
-		defer x.recovered()
-		x.turns(plain)
-	})
+	x := p.open(rt, tenant, func(x *exchange) reader { return newTurn(x) })
+	f := lines
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "text/plain" {
+		f = plain
+	}
+	x.listen(f)
 	defer x.end()
 	n, err := 0, error(nil)
-	if plain {
+	if f == plain {
 		err = x.copy(r.Body)
 	} else {
 		n, err = x.copyLines(r.Body)
@@ -72,7 +69,7 @@ func (x *exchange) copy(r io.Reader) error {
 	for {
 		n, err := r.Read(buf)
 		x.hold(buf[:n])
-		x.look()
+		x.p.lookers.look(x)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -96,7 +93,7 @@ func (x *exchange) copyLines(r io.Reader) (n int, err error) {
 			return n, fmt.Errorf("line %d is no JSON object with one of system, prompt, result, tools, model, begin, text, reasoning, tool, arguments and end, each with a value of its kind", n)
 		}
 		x.hold(append(line, '\n'))
-		x.look()
+		x.p.lookers.look(x)
 	}
 	if err := s.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return n, fmt.Errorf("line %d has more than %d bytes: hand over less at once", n+1, maxLine)
@@ -136,35 +133,26 @@ type turn struct {
 	answer answer
 }
 
-// turns tells the observer what is handed over, until that is over.
-func (x *exchange) turns(plain bool) {
+func newTurn(x *exchange) *turn {
 	t := &turn{x: x}
 	t.reset()
-	defer t.end(false)
-	for {
-		<-x.wake
-		x.mu.Lock()
-		b, over := x.pending, x.over
-		x.pending, x.gap = nil, false
-		x.mu.Unlock()
-		if plain {
-			if len(b) > 0 {
-				t.begin()
-				t.tell(Delta{Kind: Text, Text: b})
-			}
-		} else {
-			for line := range bytes.Lines(b) { // each was held as a whole
-				t.line(line)
-			}
-		}
-		if over {
-			if plain {
-				t.end(true)
-			}
-			return
-		}
+	return t
+}
+
+func (t *turn) feed(f form, b []byte) {
+	if f == plain {
+		t.begin()
+		t.tell(Delta{Kind: Text, Text: b})
+		return
+	}
+	for line := range bytes.Lines(b) { // each was held as a whole
+		t.line(line)
 	}
 }
+
+func (t *turn) lose(form) {} // lines are lost as a whole, and text has no parts
+
+func (t *turn) finish(f form) { t.end(f == plain) }
 
 // reset makes a turn ready for the next request.
 func (t *turn) reset() {

@@ -38,8 +38,8 @@ type conversation struct {
 	at    *list.Element
 }
 
-func newMemory(seed maphash.Seed, most int) *memory {
-	return &memory{seed: seed, most: most, known: map[uint64]place{}, recent: list.New()}
+func newMemory(most int) *memory {
+	return &memory{seed: maphash.MakeSeed(), most: most, known: map[uint64]place{}, recent: list.New()}
 }
 
 // A recognition is what memory makes of a request.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"log/slog"
 	"mime"
@@ -87,8 +86,8 @@ type Proxy struct {
 	cfg       Config
 	log       *slog.Logger
 	upstreams []*upstream
-	reader    reader
 	memory    *memory
+	lookers   *lookers
 
 	life context.Context // ends with Run
 	end  context.CancelFunc
@@ -141,8 +140,7 @@ func New(cfg Config) (*Proxy, error) {
 	if cfg.Limits.Hashes == 0 {
 		cfg.Limits.Hashes = 256 << 10
 	}
-	seed := maphash.MakeSeed()
-	p := &Proxy{cfg: cfg, log: cfg.Log, reader: reader{seed}, memory: newMemory(seed, cfg.Limits.Hashes)}
+	p := &Proxy{cfg: cfg, log: cfg.Log, memory: newMemory(cfg.Limits.Hashes), lookers: newLookers()}
 	p.life, p.end = context.WithCancel(context.Background())
 	names := map[string]bool{}
 	for i, u := range cfg.Upstreams {
@@ -223,6 +221,7 @@ func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 // are under way then are cut off. When it returns, nothing of the proxy is alive.
 // It is called once.
 func (p *Proxy) Run(ctx context.Context) error {
+	p.lookers.work.Go(func() { p.lookers.run(0) })
 	p.mu.Lock()
 	p.running = true
 	p.mu.Unlock()
@@ -232,6 +231,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	p.end()
 	p.work.Wait()
+	close(p.lookers.stop)
+	p.lookers.work.Wait()
 	for _, u := range p.upstreams {
 		u.conns.CloseIdleConnections()
 	}
@@ -387,7 +388,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, rt route, tenant
 	}
 	out := &sending{route: rt, up: up, body: read}
 	if looks {
-		out.exchange = p.begin(rt, tenant, read)
+		out.exchange = p.open(rt, tenant, func(x *exchange) reader { return x.observe(read) })
 		defer out.exchange.end()
 		w = &writer{ResponseWriter: w, x: out.exchange}
 	}
@@ -569,7 +570,7 @@ func (w *writer) Write(b []byte) (int, error) {
 // FlushError sends to the client what was written, and then lets it be looked at.
 func (w *writer) FlushError() error {
 	err := http.NewResponseController(w.ResponseWriter).Flush()
-	w.x.look()
+	w.x.p.lookers.look(w.x)
 	return err
 }
 

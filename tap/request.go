@@ -33,12 +33,9 @@ type item struct {
 	calls  []string
 }
 
-// A reader reads requests. Its digests are of this process alone.
-type reader struct{ seed maphash.Seed }
-
 // read returns what it understands of a request, and false if that is nothing.
-// What it returns shares memory with raw.
-func (r *reader) read(api API, raw []byte) (body, bool) {
+// What it returns shares memory with raw; its digests are of this memory alone.
+func (m *memory) read(api API, raw []byte) (body, bool) {
 	if !wire.Valid(raw) {
 		return body{}, false
 	}
@@ -52,12 +49,12 @@ func (r *reader) read(api API, raw []byte) (body, bool) {
 		case len(b.items) >= maxItems:
 			ok = false
 		case role != "" && (isObject(v) || isString(v) && len(v) > 2 || isArray(v)):
-			b.items = append(b.items, item{role: role, raw: v, digest: r.digest(role, v), calls: callIDs(v)})
+			b.items = append(b.items, item{role: role, raw: v, digest: m.digest(role, v), calls: callIDs(v)})
 		}
 	}
 	switch api {
 	case Chat:
-		each(wire.Get(raw, "messages"), func(m []byte) { add(chatRole(m), m) })
+		each(wire.Get(raw, "messages"), func(v []byte) { add(chatRole(v), v) })
 	case Responses:
 		b.previous = text(wire.Get(raw, "previous_response_id"))
 		if b.conversation = text(wire.Get(raw, "conversation")); b.conversation == "" {
@@ -68,10 +65,10 @@ func (r *reader) read(api API, raw []byte) (body, bool) {
 		if isString(input) {
 			add("user", input)
 		}
-		each(input, func(m []byte) { add(itemRole(m), m) })
+		each(input, func(v []byte) { add(itemRole(v), v) })
 	case Messages:
 		add("system", wire.Get(raw, "system"))
-		each(wire.Get(raw, "messages"), func(m []byte) { add(messageRole(m), m) })
+		each(wire.Get(raw, "messages"), func(v []byte) { add(messageRole(v), v) })
 	}
 	return b, ok
 }
@@ -145,21 +142,21 @@ func callIDs(m []byte) (ids []string) {
 // digest is the same for a message that comes back, though the client may have
 // written it in another way: as a string or as a list of parts, with other marks
 // for the cache, without the thoughts.
-func (r *reader) digest(role string, m []byte) uint64 {
+func (m *memory) digest(role string, message []byte) uint64 {
 	var h maphash.Hash
-	h.SetSeed(r.seed)
+	h.SetSeed(m.seed)
 	part(&h, []byte(role))
 	switch {
-	case !isObject(m):
-		content(&h, m)
+	case !isObject(message):
+		content(&h, message)
 	case role == "assistant":
-		content(&h, wire.Get(m, "content"))
-		each(wire.Get(m, "tool_calls"), func(c []byte) { value(&h, c, 0) })
+		content(&h, wire.Get(message, "content"))
+		each(wire.Get(message, "tool_calls"), func(c []byte) { value(&h, c, 0) })
 		for _, name := range []string{"function_call", "refusal", "name", "call_id", "arguments", "input"} {
-			value(&h, wire.Get(m, name), 0)
+			value(&h, wire.Get(message, name), 0)
 		}
 	default:
-		_ = wire.Members(m, func(key string, v []byte) bool { // it is valid
+		_ = wire.Members(message, func(key string, v []byte) bool { // it is valid
 			switch key {
 			case "role", "type", "id", "status", "cache_control":
 			case "content", "output":

@@ -14,6 +14,8 @@ import (
 
 func (a *app) benchCommand() *cobra.Command {
 	g := group("bench", "Measure what SpecBox costs", a.hopCommand(), a.echoCommand(), a.profiledCommand())
+	g.AddCommand(a.tapCommand(), a.tapModelCommand(), a.tapProxyCommand())
+	g.AddCommand(a.prewarmCommand(), a.standInCommand())
 	return g
 }
 
