@@ -67,7 +67,7 @@ func twoSessions() *played {
 		aStart("b", "b-1", "prompt", 60, 80), // for nobody, while both went on
 		aStart("c", "c-1", "intent", 120, 140),
 		aStart("d", "d-1", "demand", 150, 170),
-		{Time: at(180), Kind: startKind, Server: "e", Cause: "intent", Err: "it died"},
+		{Time: at(180), Kind: startKind, Server: "e", Cause: "intent", Provision: 10 * tenth, Err: "given up before it was ready"},
 		aCall(1, 1, "a", "a-1", "late", "intent", 10, 25, 30),
 		aCall(2, 1, "d", "d-1", "cold", "demand", 150, 170, 171),
 	})
@@ -76,11 +76,11 @@ func twoSessions() *played {
 
 func TestReadCountsStarts(t *testing.T) {
 	p := twoSessions()
-	if p.starts != 4 || p.wasted != 2 {
-		t.Errorf("%d starts, %d wasted, want 4 and 2", p.starts, p.wasted)
+	if p.starts != 5 || p.wasted != 3 {
+		t.Errorf("%d starts, %d wasted, want 5 and 3", p.starts, p.wasted)
 	}
-	if one, two := p.sessions[0].wasted, p.sessions[1].wasted; one != 0.5 || two != 1.5 {
-		t.Errorf("the sessions wasted %v and %v, want 0.5 and 1.5", one, two)
+	if one, two := p.sessions[0].wasted, p.sessions[1].wasted; one != 0.5 || two != 2.5 {
+		t.Errorf("the sessions wasted %v and %v, want 0.5 and 2.5", one, two)
 	}
 }
 
@@ -100,11 +100,11 @@ func TestReportComparesWithOnDemand(t *testing.T) {
 	if d.Wait != 8 || d.Measured != 2 || d.Ahead != 0 || d.Ratio != 1 || d.RatioInterval != [2]float64{1, 1} || d.Session != 16 || d.Starts != 4 || d.Wasted != 0 {
 		t.Errorf("on demand: %+v", d)
 	}
-	if o.Wait != 7 || o.Ratio != 0.875 || o.Ahead != 0.5 || o.Warm != 0 || o.Late != 2 || o.ColdUses != 2 || o.WastedPerUse != 1 || o.Failed != 2 {
+	if o.Wait != 7 || o.Ratio != 0.875 || o.Ahead != 0.5 || o.Warm != 0 || o.Late != 2 || o.ColdUses != 2 || o.WastedPerUse != 1.5 || o.Failed != 2 {
 		t.Errorf("the other: %+v", o)
 	}
 	// one session alone waits 1.5 s of 2, the other 2 of 2
-	if o.RatioInterval != [2]float64{0.75, 1} || o.AheadInterval != [2]float64{0, 1} || o.WastedInterval != [2]float64{0.5, 1.5} {
+	if o.RatioInterval != [2]float64{0.75, 1} || o.AheadInterval != [2]float64{0, 1} || o.WastedInterval != [2]float64{0.5, 2.5} {
 		t.Errorf("intervals: %v %v %v", o.RatioInterval, o.AheadInterval, o.WastedInterval)
 	}
 	if _, err := json.Marshal(r); err != nil {

@@ -84,10 +84,10 @@ func (p *played) read(events []event) {
 		p.sessions[i].uses = firstUses(calls[i])
 	}
 	for _, e := range events {
-		if e.Kind != startKind || e.Cause == catalogCause || e.Err != "" {
+		if e.Kind != startKind || e.Cause == catalogCause {
 			continue
 		}
-		p.starts++
+		p.starts++ // one that was given up on the way has cost something as well
 		if e.Cause != demandCause && !used[e.Sandbox] {
 			p.wasted++
 			p.blame(e)
