@@ -49,6 +49,9 @@ const (
 	share = 0.05
 	// jitter of the model's gaps between tokens.
 	jitter = 0.2
+	// together is how many lengths of cold starts are measured at a time: two
+	// cores carry them.
+	together = 2
 	// draws of tasks with replacement, for intervals.
 	draws = 2000
 )
@@ -123,10 +126,9 @@ type taskSums struct {
 // first use of each server waits for. All that it started has ended when it
 // returns.
 //
-// For each length of cold starts, all policies are measured at the same time, so
-// that what else goes on in the machine meets them alike: each by a SpecBox of
-// its own, whose servers are stand-ins of the whole catalogue and whose model is
-// a replay. The agents use what any agent would: an LLM API and MCP.
+// All policies are measured at the same time, so that what else goes on in the
+// machine meets them alike: each by a SpecBox of its own, whose servers are
+// stand-ins of the whole catalogue and whose model is a replay. The agents use what any agent would: an LLM API and MCP.
 func Prewarm(ctx context.Context, o PrewarmOptions) (*PrewarmReport, error) {
 	began := time.Now()
 	if o.Sessions <= 0 {
@@ -141,18 +143,23 @@ func Prewarm(ctx context.Context, o PrewarmOptions) (*PrewarmReport, error) {
 		return nil, err
 	}
 	defer w.close()
-	o.Progress("preparing the servers")
-	if err := w.prepare(ctx); err != nil {
-		return nil, err
+	var all []*setting
+	for _, cold := range o.Cold {
+		o.Progress(fmt.Sprintf("cold start %v: preparing the servers", cold))
+		st := &setting{world: w, cold: cold, dir: filepath.Join(w.dir, cold.String())}
+		if err := st.prepare(ctx); err != nil {
+			return nil, err
+		}
+		all = append(all, st)
 	}
 	r := &PrewarmReport{
 		Tasks: len(w.tasks), Servers: len(w.entries), Rate: o.Rate, First: o.First.Seconds(), Sessions: o.Sessions,
 		Seeds: o.Seeds, Share: share, Limited: w.limited, CPUs: runtime.NumCPU(), timelines: map[string]*timeline{},
 	}
-	for _, cold := range o.Cold {
-		for seed := range o.Seeds {
-			o.Progress(fmt.Sprintf("cold start %v, seed %d of %d", cold, seed+1, o.Seeds))
-			if err := w.measure(ctx, r, cold, seed); err != nil {
+	for seed := range o.Seeds {
+		for some := range slices.Chunk(all, together) {
+			o.Progress(fmt.Sprintf("seed %d of %d: cold start %v", seed+1, o.Seeds, some))
+			if err := w.measure(ctx, r, some, seed); err != nil {
 				return nil, err
 			}
 		}
@@ -214,17 +221,29 @@ func newWorld(o PrewarmOptions) (*world, error) {
 	for i := range w.tasks {
 		w.scripts = append(w.scripts, w.script(&w.tasks[i]))
 	}
-	w.dir, err = os.MkdirTemp("", "specbox-bench")
-	return w, err
+	if w.dir, err = os.MkdirTemp("", "specbox-bench"); err != nil {
+		return nil, err
+	}
+	if err := w.writeCatalogs(); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
 }
 
 func (w *world) close() { _ = os.RemoveAll(w.dir) }
 
-// measure plays all sessions under all policies, at once.
-func (w *world) measure(ctx context.Context, r *PrewarmReport, cold time.Duration, seed int) error {
-	if err := w.setCost(cold); err != nil {
-		return err
-	}
+// A setting is a world in which starts take so long.
+type setting struct {
+	*world
+	cold time.Duration
+	dir  string
+}
+
+func (s *setting) String() string { return s.cold.String() }
+
+// measure plays all sessions in some settings under all policies, at once.
+func (w *world) measure(ctx context.Context, r *PrewarmReport, some []*setting, seed int) error {
 	m, err := w.startModel(uint64(seed))
 	if err != nil {
 		return err
@@ -232,14 +251,15 @@ func (w *world) measure(ctx context.Context, r *PrewarmReport, cold time.Duratio
 	defer m.stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make([]*played, len(w.o.Policies))
-	errs := make([]error, len(w.o.Policies))
+	results := make([]*played, len(some)*len(w.o.Policies))
+	errs := make([]error, len(results))
 	var work sync.WaitGroup
-	for i, policy := range w.o.Policies {
+	for i := range results {
+		st, policy := some[i/len(w.o.Policies)], w.o.Policies[i%len(w.o.Policies)]
 		work.Go(func() {
-			dir := filepath.Join(w.dir, fmt.Sprintf("%v-%d-%d", cold, seed, i))
-			if results[i], errs[i] = w.play(ctx, policy, dir, m.url); errs[i] != nil {
-				errs[i] = fmt.Errorf("%s: %w", policy, errs[i])
+			dir := filepath.Join(st.dir, fmt.Sprintf("%d-%d", seed, i%len(w.o.Policies)))
+			if results[i], errs[i] = st.play(ctx, policy, dir, m.url); errs[i] != nil {
+				errs[i] = fmt.Errorf("%s, cold start %v: %w", policy, st.cold, errs[i])
 				cancel()
 			}
 		})
@@ -248,10 +268,10 @@ func (w *world) measure(ctx context.Context, r *PrewarmReport, cold time.Duratio
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for i, policy := range w.o.Policies {
-		c := r.cell(policy, cold)
-		c.enter(results[i], seed)
-		if t := results[i].timeline(); seed == 0 && t != nil {
+	for i, result := range results {
+		cold, policy := some[i/len(w.o.Policies)].cold, w.o.Policies[i%len(w.o.Policies)]
+		r.cell(policy, cold).enter(result, seed)
+		if t := result.timeline(); seed == 0 && t != nil {
 			r.timelines[policy+cold.String()] = t
 		}
 	}

@@ -311,12 +311,12 @@ type played struct {
 const stagger = 1500 * time.Millisecond
 
 // play plays all sessions under a policy, with a SpecBox of its own.
-func (w *world) play(ctx context.Context, policy, dir, modelURL string) (*played, error) {
-	b, err := w.serve(ctx, policy, dir, modelURL, false)
+func (s *setting) play(ctx context.Context, policy, dir, modelURL string) (*played, error) {
+	b, err := s.serve(ctx, policy, dir, modelURL, false)
 	if err != nil {
 		return nil, err
 	}
-	p, err := w.playAt(ctx, b)
+	p, err := s.playAt(ctx, b)
 	if err == nil {
 		p.cpu = cpuTime(b.pid())
 	}

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,28 +103,59 @@ func (s *modelServer) stop() {
 	<-s.done
 }
 
-func (w *world) costFile() string { return filepath.Join(w.dir, "cost.json") }
+func (s *setting) costFile() string { return filepath.Join(s.dir, "cost.json") }
 
-// setCost makes starts take so long from now on.
-func (w *world) setCost(cold time.Duration) error {
-	cpu := time.Duration(float64(cold-w.base) / cmp.Or(w.slope, 1/share))
-	return w.writeCost(standin.Cost{CPU: max(0, cpu)})
+// setCost makes starts take as long as they should.
+func (s *setting) setCost() error {
+	cpu := time.Duration(float64(s.cold-s.base) / s.slope)
+	return s.writeCost(standin.Cost{CPU: max(0, cpu)})
 }
 
-func (w *world) writeCost(c standin.Cost) error {
+func (s *setting) writeCost(c standin.Cost) error {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(w.costFile(), b, 0o600)
+	return os.WriteFile(s.costFile(), b, 0o600)
 }
 
-// prepare writes the files of the servers, lets a SpecBox read what they offer,
-// and finds out how long starts take.
-func (w *world) prepare(ctx context.Context) error {
-	if err := w.writeCost(standin.Cost{}); err != nil {
+// prepare lets a SpecBox read what the servers offer. The first time it finds out
+// how long starts take.
+func (s *setting) prepare(ctx context.Context) error {
+	dir := filepath.Join(s.dir, "prepare")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	if err := s.writeCost(standin.Cost{}); err != nil {
+		return err
+	}
+	b, err := s.serve(ctx, OnDemand, dir, "http://127.0.0.1:9/v1", true)
+	if err != nil {
+		return err
+	}
+	tried := s.slope > 0
+	if !tried {
+		err = s.probe(ctx, b)
+	}
+	b.stop()
+	if err != nil {
+		return fmt.Errorf("try how long starts take: %w", err)
+	}
+	if !tried {
+		if err := s.calibrate(filepath.Join(dir, "trace.jsonl")); err != nil {
+			return err
+		}
+	}
+	return s.setCost()
+}
+
+// catalogFile holds what one server offers.
+func (w *world) catalogFile(e replay.Entry) string {
+	return filepath.Join(w.dir, w.names[e.Server]+".json")
+}
+
+// writeCatalogs writes the files of all servers.
+func (w *world) writeCatalogs() error {
 	for _, e := range w.entries {
 		b, err := json.Marshal([]replay.Entry{e})
 		if err != nil {
@@ -135,21 +165,7 @@ func (w *world) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	dir := filepath.Join(w.dir, "prepare")
-	b, err := w.serve(ctx, OnDemand, dir, "http://127.0.0.1:9/v1", true)
-	if err != nil {
-		return err
-	}
-	err = w.probe(ctx, b)
-	b.stop()
-	if err != nil {
-		return fmt.Errorf("try how long starts take: %w", err)
-	}
-	return w.calibrate(filepath.Join(dir, "trace.jsonl"))
-}
-
-func (w *world) catalogFile(e replay.Entry) string {
-	return filepath.Join(w.dir, w.names[e.Server]+".catalog.json")
+	return nil
 }
 
 // What starts cost in the probes, and how often each is tried.
@@ -160,28 +176,28 @@ const (
 )
 
 // probe calls a tool of a fresh server, at two costs of a start.
-func (w *world) probe(ctx context.Context, b *box) error {
+func (s *setting) probe(ctx context.Context, b *box) error {
 	a := newAgents(b.url)
 	defer a.close()
-	i := slices.IndexFunc(w.entries, func(e replay.Entry) bool { return len(e.Tools) > 0 })
+	i := slices.IndexFunc(s.entries, func(e replay.Entry) bool { return len(e.Tools) > 0 })
 	if i < 0 {
 		return errors.New("no server of the catalogue has a tool")
 	}
-	name := w.toolName(replay.Call{Server: w.entries[i].Server, Tool: w.entries[i].Tools[0].Name})
+	name := s.toolName(replay.Call{Server: s.entries[i].Server, Tool: s.entries[i].Tools[0].Name})
 	for n := range 2 * probes {
 		cost := littleWork
 		if n%2 == 1 {
 			cost = muchWork
 		}
-		if err := w.writeCost(standin.Cost{CPU: cost}); err != nil {
+		if err := s.writeCost(standin.Cost{CPU: cost}); err != nil {
 			return err
 		}
-		s, err := a.open(ctx, fmt.Sprintf("probe-%d", n))
+		ag, err := a.open(ctx, fmt.Sprintf("probe-%d", n))
 		if err != nil {
 			return err
 		}
-		_, err = s.call(ctx, name, "{}", n+1, 1)
-		if err := errors.Join(err, s.close()); err != nil {
+		_, err = ag.call(ctx, name, "{}", n+1, 1)
+		if err := errors.Join(err, ag.close()); err != nil {
 			return err
 		}
 	}
@@ -214,30 +230,30 @@ func (w *world) calibrate(trace string) error {
 
 // serve starts a SpecBox in dir. The first one, which fills the catalogue, is
 // ready when that is done; others begin with what it has found.
-func (w *world) serve(ctx context.Context, policy, dir, modelURL string, first bool) (*box, error) {
+func (s *setting) serve(ctx context.Context, policy, dir, modelURL string, first bool) (*box, error) {
 	state := filepath.Join(dir, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, err
 	}
 	if !first {
-		if err := copyState(state, filepath.Join(w.dir, "prepare", "state")); err != nil {
+		if err := copyState(state, filepath.Join(s.dir, "prepare", "state")); err != nil {
 			return nil, err
 		}
 	}
 	file := filepath.Join(dir, "specbox.json")
-	config, err := json.MarshalIndent(w.config(policy, modelURL), "", " ")
+	config, err := json.MarshalIndent(s.config(policy, modelURL), "", " ")
 	if err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(file, config, 0o600); err != nil {
 		return nil, err
 	}
-	args := append(append([]string{"--state", state}, w.o.Serve...), "-f", file, "--listen", "127.0.0.1:0", "--trace", filepath.Join(dir, "trace.jsonl"))
+	args := append(append([]string{"--state", state}, s.o.Serve...), "-f", file, "--listen", "127.0.0.1:0", "--trace", filepath.Join(dir, "trace.jsonl"))
 	until := ""
 	if first {
-		until = fmt.Sprintf("catalog %d/%d", len(w.entries), len(w.entries))
+		until = fmt.Sprintf("catalog %d/%d", len(s.entries), len(s.entries))
 	}
-	return launch(ctx, w.o.Program, args, until)
+	return launch(ctx, s.o.Program, args, until)
 }
 
 // copyState copies what a SpecBox has found out about its servers, without what
@@ -254,13 +270,13 @@ func copyState(to, from string) error {
 }
 
 // config returns the configuration of a policy.
-func (w *world) config(policy, modelURL string) any {
+func (s *setting) config(policy, modelURL string) any {
 	type object = map[string]any
 	servers := object{}
-	for _, e := range w.entries {
-		servers[w.names[e.Server]] = object{
-			"command": w.o.Program,
-			"args":    append(slices.Clone(w.o.StandIn), "--catalog", w.catalogFile(e), "--server", e.Server, "--cost", w.costFile()),
+	for _, e := range s.entries {
+		servers[s.names[e.Server]] = object{
+			"command": s.o.Program,
+			"args":    append(slices.Clone(s.o.StandIn), "--catalog", s.catalogFile(e), "--server", e.Server, "--cost", s.costFile()),
 			"cpus":    share,
 		}
 	}

@@ -226,14 +226,14 @@ func TestCalibrate(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{dir: t.TempDir()}
+	w := &setting{world: &world{}, cold: 2 * time.Second, dir: t.TempDir()}
 	if err := w.calibrate(file); err != nil {
 		t.Fatal(err)
 	}
 	if !w.limited || w.base.Round(time.Millisecond) != 100*time.Millisecond || w.slope < 19.99 || w.slope > 20.01 {
 		t.Errorf("base %v, slope %v, limited %v", w.base, w.slope, w.limited)
 	}
-	if err := w.setCost(2 * time.Second); err != nil {
+	if err := w.setCost(); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(w.costFile())
@@ -247,7 +247,7 @@ func TestCalibrate(t *testing.T) {
 		t.Errorf("two seconds cost %v of CPU (%v), want 95 ms", c.CPU, err)
 	}
 	w.limited, w.slope, w.base = false, 1, 0
-	if err := w.setCost(2 * time.Second); err != nil {
+	if err := w.setCost(); err != nil {
 		t.Fatal(err)
 	}
 	if b, err = os.ReadFile(w.costFile()); err != nil || !strings.Contains(string(b), "2000000000") {
