@@ -25,7 +25,7 @@ var plan = map[string][]string{
 	"catalog": {"wire"},
 	// rooms
 	"sandbox":  {"trace", "wire", "config"},
-	"gateway":  {"trace", "wire"},
+	"gateway":  {"trace", "wire", "internal/alarm"},
 	"control":  {"trace"},
 	"tenant":   {"config"},
 	"launcher": {"config"},
@@ -38,11 +38,12 @@ var plan = map[string][]string{
 	"intent/encoder":   {},
 	// backends and what they share
 	"sandbox/process":     {"sandbox", "wire", "config"},
+	"sandbox/docker":      {"sandbox", "wire", "config"},
 	"sandbox/remote":      {"sandbox", "wire", "config", "internal/sse"},
 	"sandbox/sim":         {"sandbox", "wire", "config"},
 	"sandbox/sandboxtest": {"sandbox", "wire", "config"},
 	// hall
-	"session": {"trace", "wire", "config", "catalog", "sandbox", "intent"},
+	"session": {"trace", "wire", "config", "catalog", "sandbox", "intent", "internal/alarm"},
 	// house
 	".":           {"*"},
 	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "bench", "internal/sse", "intent", "replay", "replay/model", "replay/standin"},
@@ -56,6 +57,7 @@ var plan = map[string][]string{
 	"servers":         {},
 	"servers/install": {"servers"},
 	"internal/sse":    {},
+	"internal/alarm":  {},
 	"internal/nasty":  {},
 }
 

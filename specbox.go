@@ -406,9 +406,9 @@ const (
 const hangUp = 2 * time.Second
 
 func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeader}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleConnection, MaxHeaderBytes: maxHeader, ConnContext: gateway.ConnContext}
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }() // ends with the server
+	go func() { done <- srv.Serve(gateway.Listener(l)) }() // ends with the server
 	select {
 	case err := <-done:
 		return err

@@ -27,9 +27,9 @@ type network struct {
 func newNetwork(t *testing.T, g *gateway.Gateway) *network {
 	n := &network{conns: make(chan net.Conn), done: make(chan struct{})}
 	n.close = sync.OnceFunc(func() { close(n.done) })
-	h := &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second}
+	h := &http.Server{Handler: g, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Minute, ConnContext: gateway.ConnContext}
 	served := make(chan error)
-	go func() { served <- h.Serve(n) }()
+	go func() { served <- h.Serve(gateway.Listener(n)) }()
 	t.Cleanup(func() {
 		_ = h.Close()
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/specbox/specbox/internal/alarm"
 	"github.com/specbox/specbox/wire"
 )
 
@@ -69,7 +70,7 @@ type exchange struct {
 	rd      *reader
 	tr      *track        // of the event stream
 	stopped chan struct{} // closed when the stream's goroutine is done with w
-	timer   *time.Timer
+	alarm   alarm.Alarm
 }
 
 type phase uint8
@@ -98,7 +99,7 @@ func (x *exchange) arm() {
 	if x.sse && x.primes() {
 		wait = prompt
 	}
-	x.timer = time.AfterFunc(wait, x.tick)
+	x.g.clock.Set(&x.alarm, wait, x.tick)
 }
 
 // tick is called while nothing was sent. It shows the client that its request
@@ -114,7 +115,7 @@ func (x *exchange) tick() {
 	case x.sse:
 		x.stream(true, true)
 	default: // a client that accepts only JSON has to wait in silence
-		x.timer.Reset(keepAlive)
+		x.g.clock.Set(&x.alarm, keepAlive, x.tick)
 	}
 }
 
@@ -184,7 +185,7 @@ func (x *exchange) leave() {
 // finish sends the answers and ends the exchange. There are none if the client
 // cancelled what it asked. As a batch they are sent as an array.
 func (x *exchange) finish(batch bool, answers ...answer) {
-	x.timer.Stop()
+	x.g.clock.Stop(&x.alarm)
 	status := http.StatusOK
 	if x.era == modern && len(answers) == 1 && answers[0].Error != nil {
 		status = statusOf(codeOf(answers[0].Error))

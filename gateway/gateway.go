@@ -34,6 +34,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/specbox/specbox/internal/alarm"
 	"github.com/specbox/specbox/trace"
 	"github.com/specbox/specbox/wire"
 )
@@ -160,6 +161,7 @@ type Gateway struct {
 	life    context.Context // ends with Run
 	end     context.CancelCauseFunc
 	work    sync.WaitGroup // what uses a session
+	clock   alarm.Clock    // of exchanges
 	dropped atomic.Int64
 	held    atomic.Int64 // bytes of answers that wait for clients to come back
 

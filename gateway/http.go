@@ -279,7 +279,7 @@ func asError(err error) *wire.Error {
 
 // accept ends the exchange of a message that wants no answer.
 func (x *exchange) accept() {
-	x.timer.Stop()
+	x.g.clock.Stop(&x.alarm)
 	x.mu.Lock()
 	x.phase = over
 	gone := x.gone
