@@ -48,6 +48,13 @@ type Spec struct {
 	CPUs      float64
 	Limit     int64 // bytes of one message; 0 means wire.DefaultLimit
 
+	// Of a container. Argv are then the arguments of the image's own program, or
+	// of Program.
+	Image   string
+	Program string // runs instead of the image's own; "" means that one
+	User    string // "name", "uid" or "uid:gid"; "" leaves it to the backend
+	Runtime string // of the engine: "runc", "runsc", "kata"; "" means its default
+
 	// Hide holds texts that stand in no log, error and event, and what stands
 	// there instead. Values of headers, and of variables that are called like
 	// secrets, are hidden in any case.

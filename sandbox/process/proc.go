@@ -57,9 +57,10 @@ func readStat(pid string) (stat, bool) {
 // children returns the living and dead children of all threads of pid.
 func children(pid int) []int {
 	var out []int
-	tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	dir := "/proc/" + strconv.Itoa(pid) + "/task"
+	tasks, _ := os.ReadDir(dir)
 	for _, t := range tasks {
-		b, err := os.ReadFile(t)
+		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
 		if err != nil {
 			continue
 		}

@@ -1,0 +1,325 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/sandbox"
+)
+
+// What a container looks like from inside.
+const (
+	homeDir  = "/home/specbox"
+	userID   = 1000 // of who runs where neither the spec nor the image names somebody else than root
+	baseLang = "C.UTF-8"
+	// scratch bounds each of /tmp, HOME and /dev/shm, together with the memory
+	// limit, which holds for all.
+	scratch = 1 << 30
+)
+
+// Weights of the processor.
+const (
+	leastShares = 2
+	usualShares = 1024
+)
+
+// create makes a container and starts it. It leaves nothing behind when it
+// fails.
+func (b *Backend) create(ctx context.Context, id string, spec *sandbox.Spec, stderr io.Writer, idle bool) (*instance, error) {
+	if err := b.hold(); err != nil {
+		return nil, err
+	}
+	image, err := b.image(ctx, spec.Image)
+	if err != nil {
+		return nil, err
+	}
+	options, err := b.options(id, spec, image)
+	if err != nil {
+		return nil, err
+	}
+	if idle {
+		options.HostConfig.CPUShares = leastShares
+	}
+	// What was asked of the engine it does, also when nobody waits for it any
+	// more. So it is waited for, unless that takes long.
+	asked, cancel := b.lenient(ctx)
+	defer cancel()
+	made, err := b.api.ContainerCreate(asked, options)
+	if err != nil {
+		if !errdefs.IsConflict(err) && !errdefs.IsInvalidArgument(err) && !errdefs.IsNotFound(err) {
+			_ = b.remove(options.Name, spec.Server) // it may have been made all the same
+		}
+		return nil, b.explainCreate(err, spec)
+	}
+	if err := b.checkProgram(asked, made.ID, spec, image); err != nil {
+		_ = b.remove(made.ID, spec.Server)
+		return nil, err
+	}
+	i := newInstance(b, id, spec, made.ID, stderr, idle)
+	if err := i.start(asked); err != nil {
+		i.abandon()
+		return nil, b.explainCreate(err, spec)
+	}
+	if err := context.Cause(ctx); err != nil {
+		i.abandon()
+		return nil, err
+	}
+	go i.run()
+	return i, nil
+}
+
+// lenient returns a context that ends some time after ctx does.
+func (b *Backend) lenient(ctx context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithTimeout(context.WithoutCancel(ctx), startPatience)
+	late := make(chan *time.Timer, 1)
+	stop := context.AfterFunc(ctx, func() { late <- time.AfterFunc(patience, cancel) })
+	return out, func() {
+		if !stop() {
+			(<-late).Stop()
+		}
+		cancel()
+	}
+}
+
+// An image is what is used of one.
+type image struct {
+	id   string
+	user string
+	path string // PATH, as it sets it
+	own  bool   // it has a program of its own
+}
+
+// image looks an image up.
+func (b *Backend) image(ctx context.Context, name string) (image, error) {
+	found, err := b.api.ImageInspect(ctx, name)
+	switch {
+	case errdefs.IsNotFound(err):
+		return image{}, fmt.Errorf("image %s is not on the Docker engine at %s, and SpecBox pulls none: docker pull %s, or build it, or correct the server's image", name, b.host, name)
+	case err != nil:
+		return image{}, fmt.Errorf("image %s: %w", name, b.explain(err))
+	}
+	out := image{id: found.ID, path: basePath}
+	if c := found.Config; c != nil {
+		out.user, out.own = c.User, len(c.Entrypoint) > 0
+		for _, v := range c.Env {
+			if path, ok := strings.CutPrefix(v, "PATH="); ok {
+				out.path = path
+			}
+		}
+	}
+	return out, nil
+}
+
+// basePath is where programs are looked for, unless somebody says otherwise.
+const basePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// checkProgram looks for the program that the spec names. The container's process
+// 1 would start in any case, and end without a word in the protocol.
+func (b *Backend) checkProgram(ctx context.Context, container string, spec *sandbox.Spec, im image) error {
+	name := spec.Program
+	if name == "" && !im.own && len(spec.Argv) > 0 {
+		name = spec.Argv[0]
+	}
+	path := cmp.Or(spec.Env["PATH"], im.path)
+	key := strings.Join([]string{im.id, name, path, spec.Dir}, "\x00")
+	b.mu.Lock()
+	known := b.programs[key]
+	b.mu.Unlock()
+	if name == "" || known {
+		return nil
+	}
+	dirs := strings.Split(path, ":")
+	if strings.Contains(name, "/") {
+		dirs = []string{cmp.Or(spec.Dir, "/")}
+		if filepath.IsAbs(name) {
+			dirs = []string{"/"}
+		}
+	}
+	for _, dir := range dirs {
+		_, err := b.api.ContainerStatPath(ctx, container, client.ContainerStatPathOptions{Path: filepath.Join(dir, name)})
+		if err == nil {
+			b.mu.Lock()
+			b.programs[key] = true
+			b.mu.Unlock()
+			return nil
+		}
+		if !errdefs.IsNotFound(err) {
+			return b.explain(err)
+		}
+	}
+	return fmt.Errorf("there is no program %q in image %s: correct the server's command, or leave it out if the image has one of its own", name, spec.Image)
+}
+
+// explainCreate says what to do about an error of creating or starting.
+func (b *Backend) explainCreate(err error, spec *sandbox.Spec) error {
+	text := strings.ToLower(err.Error())
+	switch {
+	case spec.Runtime != "" && strings.Contains(text, strings.ToLower(spec.Runtime)) && (strings.Contains(text, "unknown runtime") || strings.Contains(text, "invalid runtime")):
+		return fmt.Errorf("the Docker engine at %s does not know the runtime %q: add it to the engine's daemon.json, or correct the server's runtime (%w)", b.host, spec.Runtime, err)
+	case strings.Contains(text, "docker-init"):
+		return fmt.Errorf("the Docker engine at %s has no docker-init, which ends what a server leaves running: install tini (%w)", b.host, err)
+	}
+	return b.explain(err)
+}
+
+// options returns the whole container.
+func (b *Backend) options(id string, spec *sandbox.Spec, im image) (client.ContainerCreateOptions, error) {
+	var out client.ContainerCreateOptions
+	network, err := networkMode(spec.Network)
+	if err != nil {
+		return out, err
+	}
+	user, err := userOf(spec, im)
+	if err != nil {
+		return out, err
+	}
+	mounts, err := mountsOf(spec, user)
+	if err != nil {
+		return out, err
+	}
+	size := int64(scratch)
+	if spec.Memory > 0 {
+		size = min(size, spec.Memory)
+	}
+	yes := true
+	host := &container.HostConfig{
+		Init:           &yes,
+		ReadonlyRootfs: true,
+		CapDrop:        []string{"ALL"},
+		SecurityOpt:    []string{"no-new-privileges"},
+		NetworkMode:    network,
+		IpcMode:        "private",
+		CgroupnsMode:   "private",
+		Runtime:        spec.Runtime,
+		LogConfig:      container.LogConfig{Type: "none"},
+		RestartPolicy:  container.RestartPolicy{Name: "no"},
+		Mounts:         mounts,
+		ShmSize:        size,
+		Tmpfs:          map[string]string{"/tmp": tmpfs(size)},
+		Resources: container.Resources{
+			Memory: spec.Memory, MemorySwap: spec.Memory,
+			NanoCPUs: int64(spec.CPUs * 1e9),
+			Ulimits:  []*container.Ulimit{{Name: "core", Soft: 0, Hard: 0}},
+		},
+	}
+	if spec.Home == "" {
+		host.Tmpfs[homeDir] = tmpfs(size)
+	}
+	if network == "none" {
+		host.DNS = []netip.Addr{netip.MustParseAddr("127.0.0.1")} // where nobody listens: refused at once
+	}
+	if spec.Pids > 0 {
+		pids := int64(spec.Pids) + 1 // the engine's own process 1
+		host.PidsLimit = &pids
+	}
+	env := map[string]string{"HOME": homeDir, "TMPDIR": "/tmp", "LANG": baseLang}
+	maps.Copy(env, spec.Env)
+	c := &container.Config{
+		Image: spec.Image, Cmd: spec.Argv, User: user, WorkingDir: spec.Dir, Hostname: "specbox",
+		OpenStdin: true, StdinOnce: true, AttachStdin: true, AttachStdout: true, AttachStderr: true,
+		NetworkDisabled: network == "none",
+		Healthcheck:     &container.HealthConfig{Test: []string{"NONE"}},
+		Labels:          map[string]string{LabelInstance: b.name, LabelServer: spec.Server, LabelSandbox: id},
+	}
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		c.Env = append(c.Env, k+"="+env[k])
+	}
+	if spec.Program != "" {
+		c.Entrypoint = []string{spec.Program}
+	}
+	return client.ContainerCreateOptions{Name: "specbox-" + b.name + "-" + id, Config: c, HostConfig: host}, nil
+}
+
+func tmpfs(size int64) string {
+	return "rw,nosuid,nodev,exec,mode=1777,size=" + strconv.FormatInt(size, 10)
+}
+
+func networkMode(n config.Network) (container.NetworkMode, error) {
+	switch {
+	case n.All:
+		return "bridge", nil
+	case len(n.Hosts) > 0:
+		return "", errors.New("isolation docker cannot allow single hosts of the network: write network: none or network: all, or run the server with isolation process")
+	}
+	return "none", nil
+}
+
+// userOf says who runs the server: whom the spec names, or the image if that is
+// not root, or nobody's number.
+func userOf(spec *sandbox.Spec, im image) (string, error) {
+	user := cmp.Or(spec.User, im.user)
+	name, _, _ := strings.Cut(user, ":")
+	root := name == "root" || strings.Trim(name, "0") == ""
+	switch {
+	case !root:
+		return user, nil
+	case spec.User != "":
+		return "", fmt.Errorf("user %q is root, which no server is: name another one, or leave user out", spec.User)
+	case os.Getuid() > 0: // whoever has the mounts
+		return strconv.Itoa(os.Getuid()) + ":" + strconv.Itoa(os.Getgid()), nil
+	}
+	return strconv.Itoa(userID) + ":" + strconv.Itoa(userID), nil
+}
+
+// mountsOf returns what is mounted.
+func mountsOf(spec *sandbox.Spec, user string) ([]mount.Mount, error) {
+	var out []mount.Mount
+	for _, m := range spec.Mounts {
+		at := filepath.Clean(cmp.Or(m.At, m.Path))
+		switch _, err := os.Stat(m.Path); {
+		case !filepath.IsAbs(m.Path) || !filepath.IsAbs(at):
+			return nil, fmt.Errorf("mount %q: the path is not absolute: give the full path", cmp.Or(m.At, m.Path))
+		case at == "/" || at == homeDir || at == "/tmp":
+			return nil, fmt.Errorf("mount %q: it would hide what every sandbox needs at %s: give it another place", m.Path, at)
+		case errors.Is(err, os.ErrNotExist):
+			return nil, fmt.Errorf("mount %s does not exist: create it, or correct the mount", m.Path)
+		case err != nil:
+			return nil, fmt.Errorf("mount: %w", err)
+		}
+		out = append(out, mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: at, ReadOnly: !m.Write})
+	}
+	if spec.Home != "" {
+		if err := own(spec.Home, user); err != nil {
+			return nil, fmt.Errorf("the folder %s for its state: %w", spec.Home, err)
+		}
+		out = append(out, mount.Mount{Type: mount.TypeBind, Source: spec.Home, Target: homeDir})
+	}
+	return out, nil
+}
+
+// own gives a folder to a user, where root made it for a number.
+func own(dir, user string) error {
+	info, err := os.Stat(dir)
+	if err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	if !info.IsDir() {
+		return errors.New("it is not a folder")
+	}
+	name, group, _ := strings.Cut(user, ":")
+	uid, err := strconv.Atoi(name)
+	if err != nil {
+		return nil // only the image knows that name
+	}
+	gid, err := strconv.Atoi(group)
+	if err != nil {
+		gid = uid
+	}
+	return os.Chown(dir, uid, gid)
+}
