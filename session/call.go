@@ -193,9 +193,11 @@ func (s *Session) run(ctx context.Context, t target, method string, c *call, e *
 	}
 	defer lease.Release()
 	e.Sandbox, e.Outcome, e.Provision = lease.ID(), lease.Outcome(), lease.Provision()
-	if e.Cause = lease.Cause(); e.Cause.Speculative() && lease.Fresh() {
-		e.Lead, e.Saved = lease.Lead(), lease.Saved()
+	if e.Cause = lease.Cause(); lease.Fresh() {
 		s.hub.foresight.granted(s, srv.Name)
+		if e.Cause.Speculative() {
+			e.Lead, e.Saved = lease.Lead(), lease.Saved()
+		}
 	}
 	if lease.Fresh() {
 		if err := s.greet(ctx, srv, lease, c.stream); err != nil {

@@ -190,20 +190,24 @@ func profile(name string, raw []byte) intent.Tool {
 	return t
 }
 
-// warm wishes for a sandbox of a server on behalf of a conversation.
-func (h *Hub) warm(c *conversation, server string, cause trace.Cause, p float64) {
+// warm wishes for a sandbox of a server on behalf of a conversation. It reports
+// whether there was something to wish for.
+func (h *Hub) warm(c *conversation, server string, cause trace.Cause, p float64) bool {
 	srv := h.Server(c.id.tenant, server)
 	if srv == nil || srv.Spec == nil {
-		return
+		return false
 	}
 	s, joined := h.holder(c, server)
-	if s == nil {
-		return // no client is known, and a sandbox is met on behalf of one
+	if s == nil { // no client is known, and a sandbox is met on behalf of one
+		return false
+	}
+	if joined && h.holds(s, server) || !joined && h.foresight.used(c, server) {
+		return false
 	}
 	d, err := s.demand(srv)
 	if err != nil {
 		h.cfg.Log.Debug("nothing is started ahead", "server", server, "err", err)
-		return
+		return false
 	}
 	hint := sandbox.Hint{
 		Tenant: d.Tenant, Spec: d.Spec, Client: d.Client, Cause: cause, P: p,
@@ -213,6 +217,20 @@ func (h *Hub) warm(c *conversation, server string, cause trace.Cause, p float64)
 		hint.Session = d.Session
 	}
 	h.cfg.Sandboxes.Warm(hint)
+	return true
+}
+
+// holds reports whether a session has a sandbox of a server already.
+func (h *Hub) holds(s *Session, server string) bool {
+	return slices.ContainsFunc(h.cfg.Sandboxes.Live(s.tenant, s.id), func(p sandbox.Peer) bool { return p.Server == server })
+}
+
+// used reports whether a conversation has called a server before: whatever its
+// session is, it has a sandbox then.
+func (f *foresight) used(c *conversation, server string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(c.used, func(step []string) bool { return slices.Contains(step, server) })
 }
 
 // Conversations returns the conversations with models that are remembered.

@@ -196,6 +196,26 @@ func TestConversationsAtOnceAddUp(t *testing.T) {
 	})
 }
 
+// What a session holds is no wish, also where others wish for the same.
+func TestWhatASessionHoldsIsNotWishedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h, _ := foreseeing(t, "git")
+		defer h.stop()
+		a := h.keyed("ann", "", allCaps, "a")
+		h.keyed("ann", "", allCaps, "b")
+		a.call("git__echo", `{"text":"cold"}`)
+		for _, key := range []string{"a", "b"} {
+			turn := h.hub.Follow(session.Exchange{Tenant: "ann", Key: key})
+			turn.Call(0, "", "git__echo")
+			turn.End()
+		}
+		time.Sleep(30 * time.Second)
+		if n := len(h.sim.Live()); n != 2 {
+			t.Errorf("%d sandboxes are alive: one is in use and one is wished for", n)
+		}
+	})
+}
+
 func TestRungsOfTheLadder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h, w := foreseeing(t, "git", "web")

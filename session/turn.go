@@ -162,8 +162,9 @@ func (t *Turn) decide(cause trace.Cause) {
 			continue
 		}
 		t.fired[in.Server] = true
-		t.h.cfg.Recorder.Record(trace.Event{Kind: trace.Guess, Tenant: t.c.id.tenant, Server: in.Server, Cause: cause, P: in.P, Detail: in.Source})
-		t.h.warm(t.c, in.Server, cause, in.P)
+		if t.h.warm(t.c, in.Server, cause, in.P) {
+			t.h.cfg.Recorder.Record(trace.Event{Kind: trace.Guess, Tenant: t.c.id.tenant, Server: in.Server, Cause: cause, P: in.P, Detail: in.Source})
+		}
 	}
 }
 
