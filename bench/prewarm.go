@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,6 +69,7 @@ type PrewarmReport struct {
 	Share     float64        `json:"cpu_share"`   // of a core, for each server
 	Limited   bool           `json:"cpu_limited"` // false: this machine cannot limit CPU, and starts are plain work
 	CPUs      int            `json:"cpus"`
+	Busy      float64        `json:"cpu_busy"` // share of all cores that was in use, by whomever, while sessions were played
 	Seconds   float64        `json:"seconds"`
 	Cells     []*PrewarmCell `json:"cells"`
 	timelines map[string]*timeline
@@ -156,6 +159,7 @@ func Prewarm(ctx context.Context, o PrewarmOptions) (*PrewarmReport, error) {
 		Tasks: len(w.tasks), Servers: len(w.entries), Rate: o.Rate, First: o.First.Seconds(), Sessions: o.Sessions,
 		Seeds: o.Seeds, Share: share, Limited: w.limited, CPUs: runtime.NumCPU(), timelines: map[string]*timeline{},
 	}
+	used, idle := machineTime()
 	for seed := range o.Seeds {
 		for some := range slices.Chunk(all, together) {
 			o.Progress(fmt.Sprintf("seed %d of %d: cold start %v", seed+1, o.Seeds, some))
@@ -164,6 +168,8 @@ func Prewarm(ctx context.Context, o PrewarmOptions) (*PrewarmReport, error) {
 			}
 		}
 	}
+	usedNow, idleNow := machineTime()
+	r.Busy = share01(usedNow-used, usedNow-used+idleNow-idle)
 	r.sum()
 	r.Seconds = time.Since(began).Seconds()
 	return r, nil
@@ -404,6 +410,27 @@ func (s *taskSums) add(o *taskSums) {
 func middle95(values []float64) [2]float64 {
 	slices.Sort(values)
 	return [2]float64{values[len(values)*25/1000], values[len(values)*975/1000]}
+}
+
+// machineTime returns how long all cores of the machine have worked and not, in
+// ticks of the kernel's clock; nothing where it does not tell.
+func machineTime() (used, idle float64) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	for i, f := range strings.Fields(line) {
+		n, err := strconv.ParseFloat(f, 64)
+		switch {
+		case err != nil, i > 8: // the name; what guests have used stands in the others already
+		case i == 4 || i == 5: // idle, and waiting for a disk
+			idle += n
+		default:
+			used += n
+		}
+	}
+	return used, idle
 }
 
 // share01 divides; what has nothing to divide by is 0.

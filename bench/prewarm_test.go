@@ -112,6 +112,13 @@ func TestReportComparesWithOnDemand(t *testing.T) {
 	}
 }
 
+func TestMachineTimeGoesOn(t *testing.T) {
+	used, idle := machineTime()
+	if used <= 0 || idle <= 0 {
+		t.Errorf("used %v, idle %v", used, idle)
+	}
+}
+
 func TestPictureIsWellFormed(t *testing.T) {
 	p := twoSessions()
 	r := &PrewarmReport{timelines: map[string]*timeline{"on-demand2s": p.timeline(), "other2s": p.timeline()}}

@@ -133,6 +133,10 @@ func (a *app) printPrewarm(r *bench.PrewarmReport) error {
 	if !r.Limited {
 		notes += "This machine cannot limit the CPU of a server: starts were plain work on a whole core.\n"
 	}
+	const busy = 0.7
+	if r.Busy > busy {
+		notes += fmt.Sprintf("The cores were in use for %.0f %% of the time. What is started ahead gets only what nobody else wants:\nmeasure on a quiet machine.\n", 100*r.Busy)
+	}
 	_, err := fmt.Fprintf(a.out, `
 %s of %s, %d at once, %s; %g tokens a second, the first after %g s.
 %sWAIT is the sum over all first uses. WASTED are starts that no call used.
