@@ -204,6 +204,7 @@ func (s *state) guess(b *box, now time.Time) {
 		}
 		s.stop(last, "", context.Canceled, now)
 	}
+	s.holding(b.owner).quota = b.quota
 	s.boxes[b] = struct{}{}
 	if b.pool == (poolKey{}) {
 		s.bound[b.binding] = b

@@ -31,6 +31,8 @@ func (i *instance) serve() {
 				i.pending[string(m.ID)] = cancel
 				i.mu.Unlock()
 				i.work.Go(func() { i.request(ctx, m) })
+			case m.Method == "notifications/initialized" && i.life.Greeted != nil:
+				i.work.Go(func() { i.life.Greeted(i.ctx, &Peer{i: i}) })
 			case m.Method == "notifications/cancelled":
 				i.mu.Lock()
 				if cancel := i.pending[string(wire.Get(m.Params, "requestId"))]; cancel != nil {

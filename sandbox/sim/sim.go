@@ -48,6 +48,9 @@ type Life struct {
 	// on a goroutine of its own; ctx ends when the request is cancelled and
 	// when the instance dies.
 	Serve func(ctx context.Context, p *Peer, m wire.Message) wire.Reply
+	// Greeted is what it does when it is told that the handshake is over; nil
+	// means nothing. It runs as Serve does.
+	Greeted func(ctx context.Context, p *Peer)
 }
 
 // DefaultInit is the result of initialize where a [Life] has none.
