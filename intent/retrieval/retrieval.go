@@ -192,7 +192,7 @@ type count struct {
 
 // features returns the features of a whole text, each once, in order.
 func features(text string) []count {
-	var all []uint64
+	all := make([]uint64, 0, 4*len(text))
 	var r reader
 	all = r.read([]byte(text), all)
 	all = r.end(all)
