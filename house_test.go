@@ -47,7 +47,7 @@ var plan = map[string][]string{
 	// house
 	".":           {"*"},
 	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "bench", "internal/sse", "intent", "replay", "replay/model", "replay/standin"},
-	"bench":       {"wire", "tap", "intent/keyword", "intent/retrieval", "intent/fasttext", "intent/encoder", "replay", "replay/model", "replay/standin"}, // measures a specbox that it starts, or one room alone
+	"bench":       {"wire", "config", "sandbox", "sandbox/process", "tap", "intent/keyword", "intent/retrieval", "intent/fasttext", "intent/encoder", "replay", "replay/model", "replay/standin"}, // measures a specbox that it starts, or one room alone
 	// recorded sessions, and what plays them again
 	"replay":         {"intent"},
 	"replay/model":   {},

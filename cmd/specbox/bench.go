@@ -16,6 +16,7 @@ func (a *app) benchCommand() *cobra.Command {
 	g := group("bench", "Measure what SpecBox costs", a.hopCommand(), a.echoCommand(), a.profiledCommand(), a.routerCommand())
 	g.AddCommand(a.tapCommand(), a.tapModelCommand(), a.tapProxyCommand())
 	g.AddCommand(a.prewarmCommand(), a.standInCommand())
+	g.AddCommand(a.poolCommand())
 	return g
 }
 
