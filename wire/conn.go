@@ -75,7 +75,8 @@ func (c *Conn) read() {
 	var err error
 	for {
 		var raw []byte
-		raw, err = c.t.Read()
+		var valid, text bool
+		raw, valid, text, err = readChecked(c.t)
 		var long *TooLongError
 		if errors.As(err, &long) {
 			c.unusable(long.Head, long.Tail, long)
@@ -84,7 +85,6 @@ func (c *Conn) read() {
 		if err != nil {
 			break
 		}
-		valid, text := Check(raw)
 		if !text { // some readers would give up on it, and most do this
 			raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 		}
@@ -105,6 +105,17 @@ func (c *Conn) read() {
 		err = errors.New("the server closed the connection")
 	}
 	c.end(err)
+}
+
+// readChecked reads a message, and checks it.
+func readChecked(t Transport) (raw []byte, valid, text bool, err error) {
+	if l, ok := t.(*Lines); ok {
+		return l.readChecked()
+	}
+	if raw, err = t.Read(); err == nil {
+		valid, text = Check(raw)
+	}
+	return raw, valid, text, err
 }
 
 func (c *Conn) end(err error) {

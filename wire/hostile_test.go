@@ -248,6 +248,54 @@ func FuzzValid(f *testing.F) {
 	})
 }
 
+// FuzzPieces compares what is taken for JSON in pieces with what is as a whole.
+func FuzzPieces(f *testing.F) {
+	for _, s := range []string{
+		`{"a":[1,-2.5e-7,"\\\"\u00e9",true,null,false,{}],"b":{"c":[[]]},"":0}`, "[0.5e+12 , 10]", "\"ab\xffc\"", `{"a":1,}`, `[tru]`, `"\u12g4"`, `-`, `[1 2]`, ` [ ] `,
+	} {
+		f.Add([]byte(s), uint16(3), uint16(7))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, first, second uint16) {
+		i := min(int(first), len(b))
+		j := min(i+int(second), len(b))
+		if got, want := wire.ValidPieces(b[:i], b[i:j], b[j:]), wire.Valid(b); got != want {
+			t.Errorf("in pieces %q, %q, %q it is JSON: %v; as a whole: %v", b[:i], b[i:j], b[j:], got, want)
+		}
+		single := make([][]byte, 0, len(b))
+		for k := range b {
+			single = append(single, b[k:k+1])
+		}
+		if got, want := wire.ValidPieces(single...), wire.Valid(b); got != want {
+			t.Errorf("byte by byte %q is JSON: %v; as a whole: %v", b, got, want)
+		}
+	})
+}
+
+// Long answers are checked like short ones, wherever the fault is.
+func TestLongInvalidAnswers(t *testing.T) {
+	for _, size := range []int{60_000, 70_000, 300_000, 1_000_000} {
+		for _, at := range []int{0, 1, size / 2, size - 1} {
+			for fault, fine := range map[string]bool{"x": true, "\x01": false, "\xff": true, `"`: false, `\n`: true, `\x`: false} {
+				c, s := dial(t, 0)
+				c.Handle(nil)
+				call, err := c.Start("m", nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m := <-s.lines
+				text := strings.Repeat("a", at) + fault + strings.Repeat("b", size-1-at)
+				s.say(`{"jsonrpc":"2.0","id":%s,"result":"%s"}`, m.ID, text)
+				<-call.Done()
+				r, err := call.Outcome()
+				var invalid *wire.InvalidError
+				if want := `"` + strings.ToValidUTF8(text, "\uFFFD") + `"`; fine && string(r.Result) != want || !fine && !errors.As(err, &invalid) {
+					t.Errorf("%q at %d of %d: %.50s, %v", fault, at, size, r.Result, err)
+				}
+			}
+		}
+	}
+}
+
 // A byte that is no ASCII is seen wherever it stands in a string, and what ends a
 // string too.
 func TestCheckSeesEveryByte(t *testing.T) {

@@ -93,9 +93,26 @@ const (
 )
 
 // Read returns the next line that holds a JSON object or array.
-func (l *Lines) Read() ([]byte, error) {
+func (l *Lines) Read() ([]byte, error) { return l.read(nil) }
+
+// readChecked is Read followed by [Check], but looks at a long line while it is
+// read.
+func (l *Lines) readChecked() (line []byte, valid, text bool, err error) {
+	var c checker
+	if line, err = l.read(&c); err != nil {
+		return nil, false, false, err
+	}
+	if c == (checker{}) {
+		c.feed(line)
+	}
+	valid, text = c.verdict(line)
+	return line, valid, text, nil
+}
+
+// read is Read; c, which may be nil, is fed with long lines.
+func (l *Lines) read(c *checker) ([]byte, error) {
 	for {
-		line, err := l.line()
+		line, err := l.line(c)
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			if line[0] == '{' || line[0] == '[' {
 				return line, nil
@@ -112,7 +129,7 @@ func (l *Lines) Read() ([]byte, error) {
 func (l *Lines) Noise(line []byte) { l.noise(line[:min(len(line), noiseSize)]) }
 
 // line reads to the end of the line, which it returns in memory of its own.
-func (l *Lines) line() ([]byte, error) {
+func (l *Lines) line(c *checker) ([]byte, error) {
 	for seen := 0; ; { // bytes behind begin that do not end the line
 		if seen == 0 {
 			l.begin = l.end - len(bytes.TrimLeft(l.in[l.begin:l.end], " \t\r\n"))
@@ -123,7 +140,7 @@ func (l *Lines) line() ([]byte, error) {
 		case i >= 0:
 			have = have[:seen+i+1]
 		case l.broken == nil && len(have) == len(l.in):
-			return l.long()
+			return l.long(c)
 		case l.broken == nil:
 			seen = len(have)
 			l.fill()
@@ -152,13 +169,14 @@ func (l *Lines) fill() {
 }
 
 // long reads the rest of a line that begins with all that is there.
-func (l *Lines) long() ([]byte, error) {
+func (l *Lines) long(c *checker) ([]byte, error) {
 	if l.in[0] != '{' && l.in[0] != '[' {
 		return l.skip()
 	}
 	var line rope
 	defer line.free()
 	line.add(l.in)
+	c.feed(l.in)
 	l.begin, l.end = 0, 0
 	for l.broken == nil {
 		room := line.room(readSize)
@@ -170,6 +188,7 @@ func (l *Lines) long() ([]byte, error) {
 			n = end + 1
 		}
 		line.took(n)
+		c.feed(room[:n])
 		switch {
 		case int64(line.size) > l.limit && end >= 0:
 			head, tail := line.ends(peekSize)

@@ -11,150 +11,276 @@ import (
 const MaxDepth = 1000
 
 // Valid reports whether b is one JSON value, nested at most [MaxDepth] deep. It
-// takes what the standard library takes, in one pass, but eight bytes of a
-// string at a time: clients send files in their arguments, and get them back.
-// As there, strings may hold bytes that are not UTF-8; see [Check].
+// takes what the standard library takes, in one pass, but 32 bytes of a string at
+// a time: clients send files in their arguments, and get them back. As there,
+// strings may hold bytes that are not UTF-8; see [Check].
 func Valid(b []byte) bool {
-	_, ok := scan(b)
-	return ok
+	var c checker
+	c.feed(b)
+	return c.valid()
 }
 
 // Check reports whether b is JSON, as [Valid] does, and whether it is UTF-8. It
 // looks at b once where all of it is ASCII, and else twice.
 func Check(b []byte) (valid, text bool) {
-	seen, valid := scan(b)
-	return valid, valid && seen&highs == 0 || utf8.Valid(b)
+	var c checker
+	c.feed(b)
+	return c.verdict(b)
+}
+
+// A checker finds out whether a text is JSON, and takes it in pieces: a long
+// message is looked at while it is read, when it is near. The zero value has seen
+// nothing.
+type checker struct {
+	state   state
+	key     bool                    // the string that is being read is a key
+	digits  int8                    // of an escape that are to come
+	rest    string                  // of a literal, that is to come
+	depth   int                     // of the value that is being read
+	objects [MaxDepth/64 + 1]uint64 // bit d: the value at depth d is an object
+	seen    uint64                  // the bytes of all strings, by or, eight in a word
+}
+
+// A state is what a checker waits for.
+type state uint8
+
+const (
+	aValue    state = iota
+	anElement       // of an array, or its end
+	aMember         // of an object, or its end
+	aKey
+	aColon
+	afterward // what follows a value
+	inString
+	anEscape  // behind a backslash
+	inLiteral // the rest of it
+	aDigit    // the first one of a number
+	inZero    // what follows a zero at the beginning
+	inWhole   // more digits of the whole part
+	aDecimal  // the first digit behind the point
+	inDecimal
+	aSign // or a digit, of the exponent
+	aPower
+	inPower
+	broken // nothing
+)
+
+// verdict is [Check] of b, which was seen.
+func (c *checker) verdict(b []byte) (valid, text bool) {
+	valid = c.valid()
+	return valid, valid && c.seen&highs == 0 || utf8.Valid(b)
+}
+
+// feed looks at the next piece. A nil checker does not.
+func (c *checker) feed(b []byte) {
+	if c == nil {
+		return
+	}
+	for i := 0; i < len(b) && c.state != broken; {
+		switch {
+		case c.state < inString:
+			if b[i] > ' ' {
+				i = c.structure(b, i)
+			} else if i = skipSpace(b, i); i < len(b) {
+				i = c.structure(b, i)
+			}
+		case c.state <= inLiteral:
+			i = c.text(b, i)
+		default:
+			i = c.number(b, i)
+		}
+	}
+}
+
+// valid reports whether what was seen is whole, and JSON.
+func (c *checker) valid() bool {
+	switch c.state {
+	case afterward, inZero, inWhole, inDecimal, inPower:
+		return c.depth == 0
+	}
+	return false
+}
+
+// The methods below look at what stands at i, and return where to go on.
+
+// structure takes what begins a value, or stands between values.
+func (c *checker) structure(b []byte, i int) int {
+	ch := b[i]
+	switch c.state {
+	case afterward:
+		object := c.objects[c.depth/64]>>(c.depth%64)&1 == 1
+		switch {
+		case c.depth == 0:
+			c.state = broken
+		case ch == ',' && object:
+			c.state = aKey
+		case ch == ',':
+			c.state = aValue
+		case object && ch == '}', !object && ch == ']':
+			c.depth--
+		default:
+			c.state = broken
+		}
+		return i + 1
+	case aColon:
+		c.state = aValue
+		if ch != ':' {
+			c.state = broken
+		}
+		return i + 1
+	case anElement, aMember:
+		if ch == ']' && c.state == anElement || ch == '}' && c.state == aMember {
+			c.depth--
+			c.state = afterward
+			return i + 1
+		}
+		if c.state == anElement {
+			return c.value(b, i)
+		}
+	case aValue:
+		return c.value(b, i)
+	}
+	if ch != '"' { // of aKey, or aMember
+		c.state = broken
+		return i
+	}
+	c.state, c.key = inString, true
+	if i = c.text(b, i+1); i < len(b) && c.state == aColon && b[i] == ':' {
+		c.state = aValue
+		i++
+	}
+	return i
+}
+
+// value takes the first byte of a value.
+func (c *checker) value(b []byte, i int) int {
+	switch ch := b[i]; ch {
+	case '"':
+		c.state, c.key = inString, false
+		return c.text(b, i+1)
+	case '{', '[':
+		if c.depth++; c.depth > MaxDepth {
+			c.state = broken
+			break
+		}
+		bit := uint64(1) << (c.depth % 64)
+		if c.state = aMember; ch == '{' {
+			c.objects[c.depth/64] |= bit
+		} else {
+			c.objects[c.depth/64] &^= bit
+			c.state = anElement
+		}
+	case '1', '2', '3', '4', '5', '6', '7', '8', '9':
+		c.state = inWhole
+		return c.number(b, i)
+	case 't':
+		c.state, c.rest = inLiteral, "rue"
+	case 'f':
+		c.state, c.rest = inLiteral, "alse"
+	case 'n':
+		c.state, c.rest = inLiteral, "ull"
+	case '-':
+		c.state = aDigit
+	default:
+		c.state = aDigit
+		return i
+	}
+	return i + 1
+}
+
+// text takes what is inside of a string or a literal.
+func (c *checker) text(b []byte, i int) int {
+	if c.state == inString {
+		i = plain(b, i, &c.seen)
+	}
+	switch {
+	case i == len(b):
+		return i
+	case c.state == inString:
+		switch b[i] {
+		case '"':
+			if c.state = afterward; c.key {
+				c.state = aColon
+			}
+		case '\\':
+			c.state = anEscape
+		default:
+			c.state = broken
+		}
+	case c.state == inLiteral:
+		if b[i] != c.rest[0] {
+			c.state = broken
+		} else if c.rest = c.rest[1:]; c.rest == "" {
+			c.state = afterward
+		}
+	case c.digits > 0:
+		if !isHex(b[i]) {
+			c.state = broken
+		} else if c.digits--; c.digits == 0 {
+			c.state = inString
+		}
+	default:
+		switch b[i] {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			c.state = inString
+		case 'u':
+			c.digits = 4
+		default:
+			c.state = broken
+		}
+	}
+	return i + 1
+}
+
+func isHex(ch byte) bool {
+	return ch >= '0' && ch <= '9' || ch >= 'a' && ch <= 'f' || ch >= 'A' && ch <= 'F'
+}
+
+// number takes digits, and what may stand between them.
+func (c *checker) number(b []byte, i int) int {
+	ch := b[i]
+	digit := ch >= '0' && ch <= '9'
+	switch c.state {
+	case aDigit, aDecimal, aSign, aPower:
+		switch {
+		case digit && c.state == aDigit && ch == '0':
+			c.state = inZero
+		case digit && c.state == aDigit:
+			c.state = inWhole
+		case digit && c.state == aDecimal:
+			c.state = inDecimal
+		case digit:
+			c.state = inPower
+		case c.state == aSign && (ch == '+' || ch == '-'):
+			c.state = aPower
+		default:
+			c.state = broken
+		}
+		return i + 1
+	case inWhole, inDecimal, inPower:
+		for ; digit; digit = b[i] >= '0' && b[i] <= '9' {
+			if i++; i == len(b) {
+				return i
+			}
+		}
+		ch = b[i]
+	}
+	switch {
+	case ch == '.' && (c.state == inZero || c.state == inWhole):
+		c.state = aDecimal
+	case (ch == 'e' || ch == 'E') && c.state != inPower:
+		c.state = aSign
+	default: // it ended before i
+		c.state = afterward
+		return i
+	}
+	return i + 1
 }
 
 const (
 	ones  = 0x0101010101010101
 	highs = 0x80 * ones
 )
-
-// scan is Valid. It also returns the bytes of all strings, by or, eight in a
-// word.
-func scan(b []byte) (seen uint64, valid bool) {
-	var objects [MaxDepth/64 + 1]uint64 // bit d: the value at depth d is an object
-	depth := 0
-	i := skipSpace(b, 0)
-	for {
-		// A value begins at i.
-		if i >= len(b) {
-			return seen, false
-		}
-		ok := true
-		switch c := b[i]; c {
-		case '{', '[':
-			if depth++; depth > MaxDepth {
-				return seen, false
-			}
-			bit := uint64(1) << (depth % 64)
-			objects[depth/64] &^= bit
-			if c == '{' {
-				objects[depth/64] |= bit
-			}
-			i = skipSpace(b, i+1)
-			if i < len(b) && b[i] == c+2 { // '}' and ']' stand two behind
-				depth--
-				i++
-				break
-			}
-			if c == '{' {
-				if i, ok = member(b, i, &seen); !ok {
-					return seen, false
-				}
-			}
-			continue
-		case '"':
-			i, ok = str(b, i, &seen)
-		case 't':
-			i, ok = literal(b, i, "true")
-		case 'f':
-			i, ok = literal(b, i, "false")
-		case 'n':
-			i, ok = literal(b, i, "null")
-		default:
-			i, ok = number(b, i)
-		}
-		if !ok {
-			return seen, false
-		}
-		// A value ended before i: so may those that hold it.
-		for i = skipSpace(b, i); ; i = skipSpace(b, i+1) {
-			if depth == 0 {
-				return seen, i == len(b)
-			}
-			if i >= len(b) {
-				return seen, false
-			}
-			object := objects[depth/64]>>(depth%64)&1 == 1
-			if b[i] == ',' {
-				i = skipSpace(b, i+1)
-				if object {
-					if i, ok = member(b, i, &seen); !ok {
-						return seen, false
-					}
-				}
-				break
-			}
-			if object && b[i] != '}' || !object && b[i] != ']' {
-				return seen, false
-			}
-			depth--
-		}
-	}
-}
-
-// The functions below return the index behind what begins at i, and whether it
-// is there. To seen they add the bytes of strings.
-
-// member reads up to the value of a member of an object.
-func member(b []byte, i int, seen *uint64) (int, bool) {
-	if i >= len(b) || b[i] != '"' {
-		return i, false
-	}
-	i, ok := str(b, i, seen)
-	if i = skipSpace(b, i); !ok || i >= len(b) || b[i] != ':' {
-		return i, false
-	}
-	return skipSpace(b, i+1), true
-}
-
-func literal(b []byte, i int, word string) (int, bool) {
-	end := i + len(word)
-	return end, end <= len(b) && string(b[i:end]) == word
-}
-
-func str(b []byte, i int, seen *uint64) (int, bool) {
-	for i++; ; {
-		i = plain(b, i, seen)
-		switch {
-		case i >= len(b) || b[i] < ' ':
-			return i, false
-		case b[i] == '"':
-			return i + 1, true
-		}
-		if i+1 >= len(b) { // b[i] is a backslash
-			return i, false
-		}
-		switch b[i+1] {
-		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-			i += 2
-		case 'u':
-			if i+6 > len(b) {
-				return i, false
-			}
-			for _, c := range b[i+2 : i+6] {
-				if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F') {
-					return i, false
-				}
-			}
-			i += 6
-		default:
-			return i, false
-		}
-	}
-}
 
 // plain returns the index of the next quote, backslash or control character.
 func plain(b []byte, i int, seen *uint64) int {
@@ -189,36 +315,4 @@ func plain(b []byte, i int, seen *uint64) int {
 // control character. Bits above the lowest of them may be wrong.
 func special(w uint64) uint64 {
 	return ((w - ' '*ones) | ((w ^ '"'*ones) - ones) | ((w ^ '\\'*ones) - ones)) & ^w
-}
-
-func number(b []byte, i int) (int, bool) {
-	digits := func() bool {
-		begin := i
-		for i < len(b) && b[i] >= '0' && b[i] <= '9' {
-			i++
-		}
-		return i > begin
-	}
-	if b[i] == '-' {
-		i++
-	}
-	if i < len(b) && b[i] == '0' {
-		i++
-	} else if !digits() {
-		return i, false
-	}
-	if i < len(b) && b[i] == '.' {
-		if i++; !digits() {
-			return i, false
-		}
-	}
-	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
-		if i++; i < len(b) && (b[i] == '+' || b[i] == '-') {
-			i++
-		}
-		if !digits() {
-			return i, false
-		}
-	}
-	return i, true
 }
