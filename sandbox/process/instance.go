@@ -134,7 +134,7 @@ func (i *instance) start(path string, argv []string, attr os.ProcAttr, more []*o
 		return nil, fmt.Errorf("start %s: %w", path, err)
 	}
 	i.stdin, i.stdout, i.stderr = ours[0], ours[1], ours[2]
-	i.lines = wire.NewLines(output{i.stdout}, i.stdin, func() error {
+	i.lines = wire.NewLines(&output{f: i.stdout}, i.stdin, func() error {
 		i.stdin.Close()
 		i.stdout.Close()
 		return nil
@@ -226,15 +226,39 @@ func endReading(f *os.File) {
 	}
 }
 
-// output turns every end of a pipe into io.EOF: a cut and a close are ends too.
-type output struct{ f *os.File }
+// An output is the pipe that a server speaks through. Every end of it is io.EOF: a
+// cut and a close are ends too.
+type output struct {
+	f    *os.File
+	wide bool
+}
 
-func (o output) Read(p []byte) (int, error) {
+// What a pipe holds, and that of a server which has much to say: with the usual
+// size, server and reader wait for one another at every piece of a large result.
+const (
+	usualPipe = 64 << 10
+	widePipe  = 1 << 20
+)
+
+func (o *output) Read(p []byte) (int, error) {
 	n, err := o.f.Read(p)
 	if err != nil {
 		err = io.EOF
 	}
+	if n == len(p) && n >= usualPipe && !o.wide {
+		o.wide = true
+		o.widen()
+	}
 	return n, err
+}
+
+// widen enlarges the pipe. Where that is not granted, it is as it was.
+func (o *output) widen() {
+	conn, err := o.f.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	_ = conn.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, widePipe) })
 }
 
 // A log is the writer that a server's words go to. Two goroutines write; when
