@@ -42,7 +42,7 @@ func (r *Runtime) Observe(q *tap.Request) tap.Watcher {
 
 // exchange says of a request what helps to look ahead.
 func exchange(q *tap.Request) session.Exchange {
-	x := session.Exchange{Tenant: q.Tenant, Key: q.Key, Conversation: q.Conversation}
+	x := session.Exchange{Tenant: q.Tenant, Key: q.Key, Conversation: q.Conversation, Parent: q.Parent}
 	var prompt []string
 	for _, m := range q.New {
 		switch m.Role {

@@ -258,6 +258,22 @@ func TestRungsOfTheLadder(t *testing.T) {
 	})
 }
 
+func TestABranchKnowsWhatItBranchedOff(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h, w := foreseeing(t, "git")
+		defer h.stop()
+		h.client("ann", "", allCaps)
+		turn := h.hub.Follow(session.Exchange{Tenant: "ann", Conversation: "1", Prompt: "look"})
+		turn.Call(0, "", "git__echo")
+		turn.End()
+		h.hub.Follow(session.Exchange{Tenant: "ann", Conversation: "2", Parent: "1"}).End()
+		h.hub.Follow(session.Exchange{Tenant: "bob", Conversation: "3", Parent: "1"}).End()
+		if got := fmt.Sprint(w.begun[1].Used, w.begun[1].Prompt, w.begun[2].Used, w.begun[2].Prompt); got != "[[git]]look[]" {
+			t.Errorf("the branches of ann and bob know %s", got)
+		}
+	})
+}
+
 func TestAHallThatForeseesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := open(t, []string{"git"}, seconds(1), nil)

@@ -33,6 +33,9 @@ func (h *Hub) converse(x Exchange) *conversation {
 	}
 	if c == nil {
 		c = &conversation{}
+		if p := f.conversations[talkKey{tenant: x.Tenant, hash: x.Parent}]; p != nil && x.Parent != "" {
+			c.prompt, c.used = p.prompt, slices.Clone(p.used)
+		}
 	}
 	if c.id != key {
 		delete(f.conversations, c.id)

@@ -17,6 +17,7 @@ type Exchange struct {
 	Tenant       string
 	Key          string     // that the client named its conversation by; "" if it did not
 	Conversation string     // stays the same while the conversation grows; "" if unknown
+	Parent       string     // of a new conversation that branched off another: that one
 	Prompt       string     // the user's words that are new in it
 	Tools        []string   // names of the tools that the model may call; nil if unknown
 	Past         [][]string // names of tools that earlier turns called, which the hall has not seen
