@@ -32,6 +32,11 @@ fuzz: ## Fuzz the whole house: each target for FUZZTIME
 	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x ./e2e; \
 	done
 
+SEEDS ?= 1000
+.PHONY: chaos
+chaos: ## Do random things to the sandbox manager, with SEEDS seeds, and check its laws
+	go test -race -timeout 60m -run '^TestLawsHoldInChaos$$' ./sandbox -seeds $(SEEDS)
+
 .PHONY: build
 build: ## Build bin/specbox, one static program
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/specbox ./cmd/specbox

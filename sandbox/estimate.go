@@ -49,16 +49,18 @@ type figures struct {
 // A recent is the last figures of a kind.
 type recent struct {
 	values []int64
-	next   int // where the next one goes, once values is full
+	next   int   // where the next one goes, once values is full
+	median int64 // 0 without values
 }
 
 func (r *recent) add(v int64) {
 	if len(r.values) < remembered {
 		r.values = append(r.values, v)
-		return
+	} else {
+		r.values[r.next] = v
+		r.next = (r.next + 1) % remembered
 	}
-	r.values[r.next] = v
-	r.next = (r.next + 1) % remembered
+	r.median = r.quantile(0.5)
 }
 
 // quantile returns the q-quantile, or 0 if there are no figures.
@@ -92,16 +94,16 @@ func (s *state) cold(b *box) time.Duration {
 	if f == nil {
 		return usualCold
 	}
-	return cmp.Or(f.coldQuantile(0.5), usualCold)
+	return cmp.Or(f.usualCold(), usualCold)
 }
 
-// coldQuantile tells by the starts in the ordinary class. Those in the idle
-// class take longer: the shortest of them is the nearest to the truth.
-func (f *figures) coldQuantile(q float64) time.Duration {
-	if len(f.cold.values) > 0 {
-		return time.Duration(f.cold.quantile(q))
+// usualCold tells by the starts in the ordinary class. Those in the idle class
+// take longer: the shortest of them is the nearest to the truth.
+func (f *figures) usualCold() time.Duration {
+	if len(f.cold.values) == 0 && len(f.guessed.values) > 0 {
+		return time.Duration(slices.Min(f.guessed.values))
 	}
-	return time.Duration(f.guessed.quantile(0))
+	return time.Duration(f.cold.median)
 }
 
 // expected is the memory that b will use. Nothing is held against a call whose
@@ -113,7 +115,7 @@ func (s *state) expected(b *box) int64 {
 	case b.guess && f == nil:
 		return usualSize
 	case b.guess:
-		return cmp.Or(max(f.last, f.peak.quantile(0.5)), usualSize)
+		return cmp.Or(max(f.last, f.peak.median), usualSize)
 	case f == nil:
 		return 0
 	}
@@ -138,6 +140,7 @@ func (s *state) used(b *box, u Usage) {
 	b.usage = u
 	if u.Memory > 0 {
 		s.figures(b).last = u.Memory
+		s.stirred = true
 	}
 }
 
@@ -159,8 +162,8 @@ func (m *Manager) Estimates() []Estimate {
 		for key, f := range s.known {
 			out = append(out, Estimate{
 				Server: key.server, Backend: key.backend, Starts: len(f.cold.values),
-				Cold: f.coldQuantile(0.5), ColdP99: f.coldQuantile(0.99),
-				Memory: f.memory.quantile(0.5), Peak: f.peak.quantile(0.5), PeakP99: f.peak.quantile(0.99),
+				Cold: f.usualCold(), ColdP99: cmp.Or(time.Duration(f.cold.quantile(0.99)), f.usualCold()),
+				Memory: f.memory.median, Peak: f.peak.median, PeakP99: f.peak.quantile(0.99),
 			})
 		}
 	})
@@ -210,7 +213,7 @@ func (m *Manager) LoadEstimates(r io.Reader) error {
 	m.update(func(s *state, _ time.Time) {
 		for _, e := range all[:min(len(all), maxKnown)] {
 			f := &figures{cold: newRecent(e.Cold), guessed: newRecent(e.Guessed), memory: newRecent(e.Memory), peak: newRecent(e.Peak)}
-			f.last = f.memory.quantile(0.5)
+			f.last = f.memory.median
 			s.known[estimateKey{e.Server, e.Backend}] = f
 		}
 	})

@@ -39,7 +39,7 @@ func (l *line) insert(b *box, before func(*box) bool) {
 	l.n++
 }
 
-// of returns the boxes of an owner, of the lower rank. It is not to be changed.
+// of returns the boxes of an owner, of rank 0. It is not to be changed.
 func (l *line) of(o owner) []*box { return l.ranks[0].waiting[o] }
 
 // remove takes b out and reports whether it was in.
@@ -74,6 +74,13 @@ func (l *line) next(fits func(*box) bool) *box {
 		}
 	}
 	return nil
+}
+
+// heads calls f with the first box of each owner, of rank 0.
+func (l *line) heads(f func(*box)) {
+	for _, o := range l.ranks[0].owners {
+		f(l.ranks[0].waiting[o][0])
+	}
 }
 
 // all calls f with each box in the order of their turns.

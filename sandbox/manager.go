@@ -243,7 +243,7 @@ func (m *Manager) Acquire(ctx context.Context, d Demand) (*Lease, error) {
 	w.handler = d.Handler
 	for {
 		l := &Lease{m: m}
-		opening, err := m.join(l, w, begun)
+		opening, err := m.join(l, &w, begun)
 		if err != nil {
 			return nil, err
 		}
@@ -311,8 +311,8 @@ func (m *Manager) join(l *Lease, w *wish, begun time.Time) (opening chan struct{
 }
 
 // wish returns what a call or a hint is about.
-func (m *Manager) wish(tenant, session string, spec *Spec, c Client, cause trace.Cause) *wish {
-	w := &wish{tenant: tenant, session: session, spec: spec, client: c, cause: cause}
+func (m *Manager) wish(tenant, session string, spec *Spec, c Client, cause trace.Cause) wish {
+	w := wish{tenant: tenant, session: session, spec: spec, client: c, cause: cause}
 	w.key = binding{owner: owner{tenant: tenant}, server: spec.Server, hash: spec.Hash}
 	switch spec.Scope {
 	case config.PerTenant:

@@ -917,6 +917,35 @@ func TestIsolationMustBeAvailable(t *testing.T) {
 }
 
 func BenchmarkWarmAcquire(b *testing.B) {
+	for name, hints := range map[string]int{"alone": 0, "beside guesses that wait": 100} {
+		b.Run(name, func(b *testing.B) {
+			m, err := sandbox.New(sandbox.Config{Backends: map[config.Isolation]sandbox.Backend{config.Process: &sim.Backend{}}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(b.Context())
+			var running sync.WaitGroup
+			running.Go(func() { _ = m.Run(ctx) })
+			defer running.Wait()
+			defer cancel()
+			for i := range hints {
+				m.Warm(sandbox.Hint{Tenant: "t", Spec: spec(fmt.Sprint(i)), Hold: time.Hour})
+			}
+			d := demand("t", "s", "a")
+			b.ReportAllocs()
+			for b.Loop() {
+				l, err := m.Acquire(ctx, d)
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Release()
+			}
+		})
+	}
+}
+
+// BenchmarkWarm measures a hint that is repeated, as a model's stream does it.
+func BenchmarkWarm(b *testing.B) {
 	m, err := sandbox.New(sandbox.Config{Backends: map[config.Isolation]sandbox.Backend{config.Process: &sim.Backend{}}})
 	if err != nil {
 		b.Fatal(err)
@@ -926,13 +955,12 @@ func BenchmarkWarmAcquire(b *testing.B) {
 	running.Go(func() { _ = m.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	d := demand("t", "s", "a")
+	for i := range 70 {
+		m.Warm(sandbox.Hint{Tenant: "t", Spec: spec(fmt.Sprint(i)), Hold: time.Hour})
+	}
+	h := sandbox.Hint{Tenant: "t", Spec: spec("69"), Hold: time.Hour}
 	b.ReportAllocs()
 	for b.Loop() {
-		l, err := m.Acquire(ctx, d)
-		if err != nil {
-			b.Fatal(err)
-		}
-		l.Release()
+		m.Warm(h)
 	}
 }

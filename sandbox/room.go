@@ -29,9 +29,10 @@ func (s *state) schedule(now time.Time) {
 	if s.guesses > 0 {
 		s.trim(now)
 	}
-	if s.guessed.n > 0 {
+	if s.stirred && s.guessed.n > 0 {
 		s.speculate(now)
 	}
+	s.stirred = false
 }
 
 // launch begins the start of a box.
@@ -54,6 +55,7 @@ func (s *state) fillSlot(b *box, in slot) {
 			s.guessing += n
 		}
 	}
+	s.stirred = true
 	add(-1)
 	b.slot = in
 	add(1)

@@ -211,6 +211,7 @@ type state struct {
 	endedOrder [][2]string
 	known      map[estimateKey]*figures
 
+	stirred bool      // what guesses may be started for may have changed
 	planned time.Time // when the keeper looks next; zero means it sleeps
 	wake    bool      // it should look earlier
 }
@@ -238,6 +239,7 @@ func (s *state) enter(b *box, to State, now time.Time) {
 // count adds n times b to what its owner, and all, have.
 func (s *state) count(b *box, n int) {
 	h := s.holding(b.owner)
+	s.stirred = true
 	s.live += n
 	h.live += n
 	if b.guess {
@@ -389,6 +391,7 @@ func (s *state) unborn(b *box, err error) {
 // forget ends what b counts for.
 func (s *state) forget(b *box, now time.Time) {
 	s.enter(b, Gone, now)
+	s.stirred = true
 	delete(s.boxes, b)
 	close(b.gone)
 }
@@ -544,6 +547,7 @@ func (s *state) endSession(tenant, session string, now time.Time) {
 // what is to be frozen, and plans the next look.
 func (s *state) sweep(now time.Time) {
 	s.planned = time.Time{}
+	s.stirred = true // the older a guess, the less it is worth
 	for b := range s.boxes {
 		switch {
 		case b.state == Waiting && b.guess, (b.state == Ready || b.state == Frozen):

@@ -146,9 +146,9 @@ func (m *Manager) Warm(h Hint) {
 	w.findPool(m.cfg.Info)
 	var next *box
 	for more := true; more; {
-		m.update(func(s *state, now time.Time) { more = s.heed(w, &h, next, now) })
+		m.update(func(s *state, now time.Time) { more = s.heed(&w, &h, next, now) })
 		if more {
-			next = m.prepare(w)
+			next = m.prepare(&w)
 			next.guess, next.p, next.hold = true, h.P, h.Hold
 			next.demanded = make(chan struct{})
 			next.pool = w.pool
@@ -219,6 +219,7 @@ func (s *state) guess(b *box, now time.Time) {
 
 // line puts a guess in the line of its owner, behind those that are worth more.
 func (s *state) line(b *box) {
+	s.stirred = true
 	mine := s.worth(b)
 	s.guessed.insert(b, func(o *box) bool { return s.worth(o) < mine })
 }
@@ -226,10 +227,14 @@ func (s *state) line(b *box) {
 // renew brings what a hint has started before up to date.
 func (s *state) renew(b *box, h *Hint, now time.Time) {
 	b.hold = h.Hold
-	b.p = h.P
 	if t := now.Add(h.Hold); t.After(b.until) {
 		b.until = t
 	}
+	if b.p == h.P && b.cause == h.Cause {
+		return
+	}
+	s.stirred = true
+	b.p = h.P
 	if b.state == Waiting {
 		b.cause = h.Cause
 		s.guessed.remove(b)
@@ -261,6 +266,7 @@ func (s *state) claim(b *box, w *wish) {
 		s.guesses--
 		s.holding(b.owner).guesses--
 	}
+	s.stirred = true
 	b.guess = false
 	b.session, b.handler = w.key.session, w.handler // the rest of its binding is that of the wish already
 	s.bound[b.binding] = b
@@ -348,8 +354,8 @@ func (s *state) hindrance(b *box) func(*box) bool {
 // helps: one at a time.
 func (s *state) displace(now time.Time) {
 	var best *box
-	s.guessed.all(func(b *box) {
-		if best == nil || s.value(b, now) > s.value(best, now) {
+	s.guessed.heads(func(b *box) { // each the best of its owner
+		if best == nil || s.worth(b) > s.worth(best) {
 			best = b
 		}
 	})
@@ -357,7 +363,7 @@ func (s *state) displace(now time.Time) {
 	if match == nil || s.draining(func(b *box) bool { return b.guess }) > 0 {
 		return
 	}
-	if victim := s.worst(now, match); victim != nil && s.value(victim, now)*betterBy < s.value(best, now) {
+	if victim := s.worst(now, match); victim != nil && s.value(victim, now)*betterBy < s.worth(best) {
 		s.stop(victim, ReasonQuota, context.Canceled, now)
 	}
 }

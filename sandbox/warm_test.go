@@ -538,6 +538,7 @@ func TestGuessTakesNoRoomThatACallWaitsFor(t *testing.T) {
 		"tenant": {Quota: func(string) sandbox.Quota { return sandbox.Quota{Memory: 100 * mib} }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			asker := map[string]string{"all": "u", "tenant": "t"}[name]
 			bubble(t, b, cfg, func(t *testing.T, h *house) {
 				h.acquire(demand("t", "s", "small")).Release() // now its size is known
 				h.EndSession("t", "s")
@@ -546,7 +547,7 @@ func TestGuessTakesNoRoomThatACallWaitsFor(t *testing.T) {
 				var waiting sync.WaitGroup
 				waiting.Go(func() { h.acquire(demand("t", "2", "big")).Release() })
 				synctest.Wait()
-				h.Warm(hint("t", "small"))
+				h.Warm(hint(asker, "small"))
 				time.Sleep(time.Second)
 				h.want("states", h.states(), "[big leased big waiting small waiting]")
 				h.EndSession("t", "1")
