@@ -9,9 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/internal/alarm"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/trace"
 	"github.com/specbox/specbox/wire"
@@ -372,25 +375,25 @@ var errNoReply = errors.New("no reply and no progress")
 // server says meanwhile to the stream.
 func (s *Session) await(ctx context.Context, srv *Server, lease *sandbox.Lease, method string, params []byte, stream wire.Sender) (wire.Reply, error) {
 	begun := time.Now()
-	busy := make(chan struct{}, 1) // a sign of life
-	unstuck := unstick(ctx, srv, lease)
+	var heard atomic.Int64 // how long after begun it gave the last sign of life
+	unstuck := s.unstick(ctx, srv, lease)
 	sent, err := lease.Conn().Start(method, params, func(p []byte) {
 		_ = stream.Send(wire.NotificationParts("notifications/progress", p)...) // a client that is gone still gets its call finished
-		select {
-		case busy <- struct{}{}:
-		default:
-		}
+		heard.Store(int64(time.Since(begun)))
 	})
 	unstuck()
 	if err != nil {
 		return wire.Reply{}, lease.Explain(err)
 	}
-	timer := time.NewTimer(srv.CallTimeout)
-	defer timer.Stop()
+	heard.CompareAndSwap(0, int64(time.Since(begun)))
+	var timeout alarm.Alarm
+	late := make(chan struct{}, 1)
+	ring := func() { late <- struct{}{} }
+	clock := &s.hub.clock
+	clock.Set(&timeout, srv.CallTimeout, ring)
+	defer clock.Stop(&timeout)
 	for {
 		select {
-		case <-busy:
-			timer.Reset(srv.CallTimeout)
 		case <-sent.Done():
 			reply, err := sent.Outcome()
 			if err != nil && lease.Conn().Err() != nil {
@@ -400,9 +403,13 @@ func (s *Session) await(ctx context.Context, srv *Server, lease *sandbox.Lease, 
 		case <-ctx.Done():
 			s.giveUp(ctx, srv, lease, sent)
 			return wire.Reply{}, context.Cause(ctx)
-		case <-timer.C:
-			if s.asking(lease.Conn(), begun) {
-				timer.Reset(srv.CallTimeout)
+		case <-late:
+			quiet := time.Since(begun) - time.Duration(heard.Load())
+			if quiet >= srv.CallTimeout && s.asking(lease.Conn(), begun) {
+				quiet = 0
+			}
+			if quiet < srv.CallTimeout {
+				clock.Set(&timeout, srv.CallTimeout-quiet, ring)
 				continue
 			}
 			sent.Abandon(wire.Quote(errNoReply.Error()))
@@ -434,18 +441,60 @@ func (s *Session) giveUp(ctx context.Context, srv *Server, lease *sandbox.Lease,
 	}
 }
 
-// stuck is how long a server may leave its input unread once nobody waits for
-// the call any more.
-const stuck = 10 * time.Second
+const (
+	// stuck is how long a server may leave its input unread once nobody waits for
+	// the call any more.
+	stuck = 10 * time.Second
+	// slow is after how long a request that is being sent is worth a guard.
+	slow = time.Second
+)
 
-// unstick guards the sending of a request: a server that does not read would
-// hold the caller for ever. The returned func ends the guard.
-func unstick(ctx context.Context, srv *Server, lease *sandbox.Lease) func() {
-	discard := func() { lease.Discard("it does not read its input") }
-	guard := time.AfterFunc(srv.CallTimeout, discard)
-	stop := context.AfterFunc(ctx, func() { guard.Reset(min(stuck, srv.CallTimeout)) })
+// A guard looks after the sending of a request: a server that does not read would
+// hold the caller for ever.
+type guard struct {
+	discard func()
+	within  time.Duration // how long it may take, while somebody waits
+	alarm   alarm.Alarm
+
+	mu    sync.Mutex
+	over  bool
+	timer *time.Timer // to discard; nil while it is not slow
+	stop  func() bool // ends the look at the context
+}
+
+// unstick guards the sending of a request. The returned func ends the guard.
+func (s *Session) unstick(ctx context.Context, srv *Server, lease *sandbox.Lease) func() {
+	g := &guard{discard: func() { lease.Discard("it does not read its input") }, within: srv.CallTimeout}
+	s.hub.clock.Set(&g.alarm, min(slow, g.within), func() { g.watch(ctx) })
 	return func() {
-		stop()
-		guard.Stop()
+		s.hub.clock.Stop(&g.alarm)
+		g.end()
+	}
+}
+
+// watch begins in earnest.
+func (g *guard) watch(ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over {
+		return
+	}
+	g.timer = time.AfterFunc(g.within-min(slow, g.within), g.discard)
+	g.stop = context.AfterFunc(ctx, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !g.over {
+			g.timer.Reset(min(stuck, g.within))
+		}
+	})
+}
+
+func (g *guard) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.over = true
+	if g.timer != nil {
+		g.stop()
+		g.timer.Stop()
 	}
 }

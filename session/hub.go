@@ -29,6 +29,7 @@ import (
 
 	"github.com/specbox/specbox/catalog"
 	"github.com/specbox/specbox/intent"
+	"github.com/specbox/specbox/internal/alarm"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/trace"
 	"github.com/specbox/specbox/wire"
@@ -78,6 +79,8 @@ type Hub struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 	slot chan struct{} // of fills
+
+	clock alarm.Clock // of calls
 
 	version atomic.Int64 // counts the changes of servers and catalogue
 
