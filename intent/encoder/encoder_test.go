@@ -115,11 +115,11 @@ func TestEncoderIsSafeForConcurrentUse(t *testing.T) {
 	for i := range long {
 		long[i] = int32(100 + i)
 	}
-	wantLong, err := e.EncodeTokens(long)
+	wantShort, err := e.EncodeTokens(short)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantShort, err := e.EncodeTokens(short)
+	wantLong, err := e.EncodeTokens(long)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import "math"
 
 // scratch is memory for one text.
 type scratch struct {
-	rows   int       // of the matrices: its tokens, and zeros up to a multiple of 8
+	rows   int       // of the matrices: its tokens, and some of no meaning up to a multiple of 8
 	x      []float32 // rows × Dim: what goes from layer to layer
 	qkv    []float32 // rows × 3·Dim
 	mixed  []float32 // rows × Dim
@@ -20,9 +20,7 @@ func (s *scratch) size(n int) {
 		if cap(t) < n {
 			return make([]float32, n)
 		}
-		t = t[:n]
-		clear(t)
-		return t
+		return t[:n]
 	}
 	s.x, s.qkv, s.mixed = fit(s.x, s.rows*Dim), fit(s.qkv, s.rows*3*Dim), fit(s.mixed, s.rows*Dim)
 	s.wide, s.scores, s.values = fit(s.wide, s.rows*inner), fit(s.scores, s.rows*s.rows), fit(s.values, head*s.rows)
@@ -117,7 +115,8 @@ func (s scaling) apply(row []float32) {
 	}
 }
 
-// softmax turns the first n scores of a row into shares, and the rest into 0.
+// softmax turns the first n scores of a row into shares, and the rest, which
+// are of no token, into 0.
 func softmax(row []float32, n int, scale float32) {
 	most := row[0]
 	for _, v := range row[:n] {

@@ -13,14 +13,14 @@ var servers = []keyword.Server{
 		Name:        "duckduckgo-search",
 		Description: "Search the web with DuckDuckGo. Fetch pages.",
 		Tools:       []keyword.Tool{{Name: "webSearch", Description: "Search the web for pages", Params: []keyword.Param{{Name: "region"}}}},
-		Keywords:    []string{"look it up", "-page"},
+		Keywords:    []string{"look it up"},
 	},
 	{
 		Name:        "pdf_reader",
 		Description: "Read PDF files. Pages of PDF files are turned into text: pages and more pages.",
 		Tools:       []keyword.Tool{{Name: "read_pdf", Description: "Read a PDF file and its pages"}},
 	},
-	{Name: "weather", Description: "Forecast of the weather in a city. 天气预报，天气", Tools: []keyword.Tool{{Name: "get_forecast"}}},
+	{Name: "weather", Description: "Forecast of the weather in a city. 天气预报，天气", Tools: []keyword.Tool{{Name: "get_forecast"}}, Keywords: []string{"-cities"}},
 	{Name: "mcp-server-notes", Tools: []keyword.Tool{{Name: "get"}, {Name: "page_notes"}}},
 }
 
@@ -38,7 +38,7 @@ func TestDerive(t *testing.T) {
 	for i, c := range []struct{ has, hasNot string }{
 		{"duckduckgo_search web_search duckduckgo web region look_it_up", "the with for page pages fetch_pages"},
 		{"pdf_reader read_pdf pdf reader pdf_files", "files_turned and read"},
-		{"weather forecast get_forecast 天气", "city_天气 the of 预报"},
+		{"weather forecast get_forecast 天气", "city city_天气 the of 预报"},
 		{"notes page_notes", "get mcp server mcp_server_notes"},
 	} {
 		got := weights(profiles[i])

@@ -96,6 +96,7 @@ func TestNegation(t *testing.T) {
 		{"Do not hesitate to use the browser", ""},
 		{"It cannot be done without the browser, I cannot use it without a web search", "browser"},
 		{"You cannot call it without the browser", ""},
+		{"without the browser but with the weather", "browser"},
 		{"I don't know the weather", ""},
 		{"I could not find the weather", ""},
 		{"The weather, not the browser", "browser"},

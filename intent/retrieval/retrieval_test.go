@@ -241,6 +241,10 @@ func TestWhatIsLearnedIsBoundedAndTheOldestGoes(t *testing.T) {
 	if knows("alpha", 0) || !knows("bravo", 0) || !knows("delta", 0) {
 		t.Error("of a server's exemplars the oldest does not go, or another does")
 	}
+	x.Add(retrieval.Exemplar{Server: 0, Text: "delta"}) // known: nothing has to go
+	if !knows("bravo", 0) {
+		t.Error("a text that was known pushed another out")
+	}
 	x.Add(retrieval.Exemplar{Server: 0, Text: "bravo"}) // is the newest again
 	x.Add(retrieval.Exemplar{Server: 1, Text: "echo"})
 	x.Add(retrieval.Exemplar{Server: 2, Text: "foxtrot"})
@@ -255,6 +259,16 @@ func TestWhatIsLearnedIsBoundedAndTheOldestGoes(t *testing.T) {
 	x.Add(retrieval.Exemplar{Server: 1, Text: " - "})
 	if n := len(x.Save()); n != 5 || !knows("delta", 0) {
 		t.Error("what cannot be learned pushed something out")
+	}
+}
+
+func TestWhatIsCommonBecomesLight(t *testing.T) {
+	x := retrieval.New(1, nil).Index(retrieval.Options{})
+	for _, w := range strings.Fields("alpha bravo charlie delta foxtrot golf hotel india") {
+		x.Add(retrieval.Exemplar{Text: "everyone says " + w})
+	}
+	if s := x.Score("alpha")[0].Best; s < 0.85 {
+		t.Errorf("the one telling word of the first exemplar makes it like by %v", s)
 	}
 }
 
