@@ -260,20 +260,20 @@ func (m *Manager) Acquire(ctx context.Context, d Demand) (*Lease, error) {
 		select {
 		case <-opening:
 		case <-ctx.Done():
-			l.Release()
+			l.drop()
 			return nil, context.Cause(ctx)
 		}
-		broken := false
+		usable := false
 		m.update(func(s *state, _ time.Time) {
-			if broken = l.b.broken; !broken {
+			if usable = l.b.state.live(); usable {
 				l.fill(s, begun)
 			}
 		})
-		if !broken {
+		if usable {
 			l.provision = time.Since(begun)
 			return l, nil
 		}
-		l.Release() // another one, then
+		l.drop() // nothing was said to it: the call gets another one
 	}
 }
 

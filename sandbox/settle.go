@@ -131,10 +131,15 @@ func (m *Manager) open(b *box, freezer Freezer) {
 	if err != nil {
 		m.cfg.Log.Warn("sandbox cannot be thawed, and is stopped", "server", b.server, "sandbox", b.id, "error", err)
 	}
+	lost := b.conn.Err() != nil
 	m.update(func(s *state, now time.Time) {
-		if b.broken = err != nil; b.broken {
+		switch {
+		case err != nil:
 			s.stop(b, reasonThaw, nil, now)
-		} else {
+		case lost && b.state.live(): // no call has reached it: they get another one
+			s.stop(b, ReasonCrash, nil, now)
+			s.doubted(b, now)
+		default:
 			b.icy, b.inbox = false, nil
 		}
 		b.admit()

@@ -132,12 +132,11 @@ type box struct {
 	hold  time.Duration // how long it is kept for that
 	until time.Time     // when it is given up
 
-	inbox  *inbox // what its server said before it was claimed; nil once it was delivered
-	lowly  bool   // it is in the idle class
-	chill  bool   // it is to be frozen
-	icy    bool   // it is frozen, or being frozen
-	stiff  bool   // it cannot be frozen
-	broken bool   // it could not be thawed
+	inbox *inbox // what its server said before it was claimed; nil once it was delivered
+	lowly bool   // it is in the idle class
+	chill bool   // it is to be frozen
+	icy   bool   // it is frozen, or being frozen
+	stiff bool   // it cannot be frozen
 	// opening is closed when a leased box is at hand: thawed, in the ordinary
 	// class, and heard. It is nil if it is already.
 	opening chan struct{}

@@ -776,6 +776,20 @@ func TestFreeze(t *testing.T) {
 			l.Release()
 		})
 	})
+	t.Run("what dies before it is thawed is replaced", func(t *testing.T) {
+		bubble(t, lives(func(l *sim.Life) { l.Thaw = time.Second }), sandbox.Config{}, func(t *testing.T, h *house) {
+			h.Warm(hint("t", "a"))
+			time.Sleep(ready + 3*time.Second)
+			time.AfterFunc(time.Second/2, func() { h.sim.Kill(h.sim.Frozen()[0]) })
+			l := h.acquire(demand("t", "s", "a"))
+			h.want("lease", fmt.Sprint(l.Outcome(), l.Provision(), l.Cause()), fmt.Sprint(trace.Cold, time.Second/2+ready, trace.Demand))
+			if _, err := h.call(l, "count", "{}"); err != nil {
+				t.Error(err)
+			}
+			h.want("stops", h.events(trace.Stop), "[a crash killed by signal 9]")
+			l.Release()
+		})
+	})
 	t.Run("what cannot be frozen goes on", func(t *testing.T) {
 		bubble(t, lives(func(l *sim.Life) { l.FreezeErr = errors.New("no") }), sandbox.Config{}, func(t *testing.T, h *house) {
 			h.Warm(hint("t", "a"))
@@ -811,6 +825,25 @@ func TestFreeze(t *testing.T) {
 			synctest.Wait()
 			h.want("states", h.states(), "[]")
 		})
+	})
+}
+
+// What a hint cannot do, it does not do.
+func TestWarmHasNoErrors(t *testing.T) {
+	bubble(t, lives(nil), sandbox.Config{}, func(t *testing.T, h *house) {
+		h.Warm(sandbox.Hint{Tenant: "t"})
+		elsewhere := hint("t", "a")
+		elsewhere.Spec.Isolation = config.Remote
+		h.Warm(elsewhere)
+		odd := hint("t", "odd")
+		odd.P, odd.Hold, odd.Want = 17, -1, -3
+		h.Warm(odd)
+		synctest.Wait()
+		h.want("states", h.states(), "[odd starting]")
+		h.want("p", h.List()[0].P, 1)
+		h.stop()
+		h.Warm(hint("t", "late"))
+		h.want("states", h.states(), "[]")
 	})
 }
 
