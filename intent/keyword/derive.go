@@ -30,19 +30,26 @@ type Param struct{ Name, Description string }
 
 // Where a word of a server stands says how much it says.
 const (
-	ofServer   = 1.0 // the server's name
-	ofTool     = 0.8 // a tool's name
-	ofText     = 0.5 // a description
-	ofParam    = 0.3 // a parameter's name
-	mostWords  = 32  // derived keywords of a server
+	ofServer = 1.0 // the server's name
+	ofTool   = 0.8 // a tool's name
+	ofText   = 0.5 // a description
+	ofParam  = 0.5 // a parameter's name
+)
+
+const (
+	// leastWeight keeps what says little out of the profiles: of descriptions and
+	// parameters only what no other server has comes in.
+	leastWeight = 0.5
+	// mostWords is how many keywords of a server are derived, besides names.
+	mostWords = 32
+	// mostShared is the part of all servers beyond which a word tells none.
 	mostShared = 0.15
 )
 
 // Derive returns the profile of each server: its name and the names of its
-// tools, and the words and phrases of its names, descriptions and parameters
-// that few others have. The rarer a word is among the servers the more it
-// weighs. Of two servers one may have more keywords than the other, at most 32
-// besides names and the operator's.
+// tools, the words of these that few others have, and of descriptions and
+// parameters the words and phrases that no other has; at most 32 besides names
+// and the operator's. The rarer a word is among the servers the more it weighs.
 func Derive(servers []Server) []Profile {
 	found := make([]map[string]*term, len(servers))
 	df := map[string]int{}
@@ -63,7 +70,9 @@ func Derive(servers []Server) []Profile {
 				continue
 			}
 			t.weight = t.place * math.Log(1+float64(len(servers))/float64(df[stem])) / norm
-			list = append(list, t)
+			if t.named || t.weight >= leastWeight {
+				list = append(list, t)
+			}
 		}
 		slices.SortFunc(list, func(a, b *term) int {
 			return cmp.Or(boolCompare(b.named, a.named), cmp.Compare(b.weight*b.often(), a.weight*a.often()), cmp.Compare(a.text, b.text))
