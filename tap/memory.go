@@ -15,7 +15,7 @@ type memory struct {
 	seed maphash.Seed
 	most int // hashes
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows
 	known  map[uint64]place
 	recent *list.List // of *conversation, the latest first
 	hashes int
@@ -44,6 +44,8 @@ func newMemory(most int) *memory {
 
 // A recognition is what memory makes of a request.
 type recognition struct {
+	tenant    string
+	session   string
 	in        *conversation
 	id        string
 	parent    string
@@ -78,7 +80,7 @@ func (m *memory) recognize(tenant, session string, b body) recognition {
 	for i, it := range b.items {
 		chain[i+1] = maphash.Comparable(m.seed, [2]uint64{chain[i], it.digest})
 		for _, id := range it.calls {
-			calls = append(calls, m.hash(tenant, "call", id))
+			calls = append(calls, m.hash(tenant, "call", session, id))
 		}
 	}
 	m.mu.Lock()
@@ -92,7 +94,7 @@ func (m *memory) recognize(tenant, session string, b body) recognition {
 			}
 		}
 	}
-	r := recognition{in: c, tip: chain[len(b.items)]}
+	r := recognition{tenant: tenant, session: session, in: c, tip: chain[len(b.items)]}
 	switch {
 	case c == nil:
 		r.in = m.begin(r.tip)
@@ -113,7 +115,7 @@ func (m *memory) recognize(tenant, session string, b body) recognition {
 	if where.answered {
 		r.fresh = afterAnswer(b.items, r.fresh, at)
 	}
-	r.fresh = m.withoutOwn(tenant, b.items, r.fresh, c)
+	r.fresh = m.withoutOwn(r, b.items, c)
 	r.id = r.in.id
 	r.in.kept = r.in.kept || b.conversation != ""
 	m.remember(r.in, chain, b)
@@ -191,13 +193,13 @@ func afterAnswer(items []item, fresh []int, at int) []int {
 
 // withoutOwn leaves out what the model said where its calls tell that it was
 // reported when it came, as part of c.
-func (m *memory) withoutOwn(tenant string, items []item, fresh []int, c *conversation) []int {
+func (m *memory) withoutOwn(r recognition, items []item, c *conversation) []int {
 	var out []int
-	for _, i := range fresh {
+	for _, i := range r.fresh {
 		own := false
 		if items[i].role == "assistant" {
 			for _, id := range items[i].calls {
-				p := m.known[m.hash(tenant, "call", id)]
+				p := m.known[m.hash(r.tenant, "call", r.session, id)]
 				own = own || p.in != nil && p.in == c
 			}
 		}
@@ -259,10 +261,10 @@ func (m *memory) forget(c *conversation) {
 	c.known, c.seen, c.at = nil, nil, nil
 }
 
-// called remembers that a call was made in a conversation. An id that comes in
+// called remembers that the answer to a request makes a call. An id that comes in
 // several tells nothing: some servers count.
-func (m *memory) called(c *conversation, tenant, id string) {
-	h := m.hash(tenant, "call", id)
+func (m *memory) called(r recognition, id string) {
+	c, h := r.in, m.hash(r.tenant, "call", r.session, id)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c.at == nil {
@@ -277,7 +279,7 @@ func (m *memory) called(c *conversation, tenant, id string) {
 
 // answered remembers that the answer to a request was reported, and its id if
 // it has one.
-func (m *memory) answered(r recognition, tenant, id string) {
+func (m *memory) answered(r recognition, id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r.in.at == nil {
@@ -288,7 +290,7 @@ func (m *memory) answered(r recognition, tenant, id string) {
 		m.known[r.tip] = p
 	}
 	if id != "" {
-		h := m.hash(tenant, "answer", id)
+		h := m.hash(r.tenant, "answer", id)
 		m.note(r.in, h, place{in: r.in, talk: true, answered: true})
 		r.in.tips[1] = h
 	}

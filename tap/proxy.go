@@ -508,8 +508,8 @@ func (u *upstream) rewrite(pr *httputil.ProxyRequest) {
 	if s.body == nil {
 		return
 	}
-	// A connection that the upstream has just closed is tried once more, if the
-	// body can be had again.
+	// With a body that can be had again, a request of which nothing was written
+	// to a connection that has just been closed goes over another.
 	pr.Out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(s.body)), nil }
 	pr.Out.Body, _ = pr.Out.GetBody()
 	if len(pr.Out.Trailer) == 0 {

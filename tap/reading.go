@@ -92,13 +92,13 @@ func (r *reading) tell(d Delta) {
 // answered notes that the answer is reported, and by what id it goes.
 func (r *reading) answered(id string) {
 	if r.who.in != nil {
-		r.x.p.memory.answered(r.who, r.x.tenant, id)
+		r.x.p.memory.answered(r.who, id)
 	}
 }
 
 // called notes a call, by which the conversation is known when it comes back.
 func (r *reading) called(id string) {
 	if r.who.in != nil {
-		r.x.p.memory.called(r.who.in, r.x.tenant, id)
+		r.x.p.memory.called(r.who, id)
 	}
 }
