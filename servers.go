@@ -107,6 +107,10 @@ func (r *Runtime) hallServer(v resolved) *session.Server {
 		spec.Argv = p.Argv
 		spec.Mounts = slices.Concat(p.Mounts, s.Mounts)
 		keep = keep || p.KeepState
+		spec.Image, spec.Program, spec.User, spec.Runtime = p.Image, p.Entrypoint, p.User, p.Runtime
+		if p.Dir != "" {
+			spec.Dir = p.Dir
+		}
 	}
 	spec.Env = environment(s, v.program, keep)
 	out.Spec = spec
@@ -130,7 +134,9 @@ func environment(s *config.Server, p *launcher.Program, keep bool) map[string]st
 	if p != nil {
 		maps.Copy(env, p.Env)
 	}
-	maps.Copy(env, s.Env)
+	if p == nil || !p.OwnEnv {
+		maps.Copy(env, s.Env)
+	}
 	return env
 }
 

@@ -41,6 +41,7 @@ import (
 	"github.com/specbox/specbox/gateway"
 	"github.com/specbox/specbox/launcher"
 	"github.com/specbox/specbox/sandbox"
+	"github.com/specbox/specbox/sandbox/docker"
 	"github.com/specbox/specbox/sandbox/process"
 	"github.com/specbox/specbox/sandbox/remote"
 	"github.com/specbox/specbox/session"
@@ -78,6 +79,7 @@ type Runtime struct {
 	tenants   *tenant.Tenants
 	packages  *launcher.Store
 	processes *process.Backend
+	container *docker.Backend
 	sandboxes *sandbox.Manager
 	hub       *session.Hub
 	gateway   *gateway.Gateway
@@ -150,6 +152,9 @@ func (r *Runtime) build() error {
 	if r.processes, err = process.New(process.Config{Run: run, Private: []string{o.State}, Log: o.Log}); err != nil {
 		return err
 	}
+	if r.container, err = docker.New(docker.Config{Run: run, Private: []string{o.State}, Log: o.Log}); err != nil {
+		return errors.Join(err, r.processes.Close())
+	}
 	starts := o.Config.Limits.Starts
 	if starts == 0 {
 		starts = max(2, runtime.NumCPU())
@@ -158,6 +163,7 @@ func (r *Runtime) build() error {
 		Backends: map[config.Isolation]sandbox.Backend{
 			config.Process: r.processes,
 			config.None:    r.processes,
+			config.Docker:  r.container,
 			config.Remote:  remote.New(),
 		},
 		Recorder:  rec,
@@ -341,7 +347,7 @@ func (r *Runtime) house(ctx context.Context, doors ...func(context.Context) erro
 	sandboxes := start(r.sandboxes.Run)
 	hall := start(r.hub.Run)
 	door, model := start(r.gateway.Run), start(r.tap.Run)
-	memory := start(r.remember)
+	memory, reaper := start(r.remember), start(r.container.Run)
 	prepare := start(func(ctx context.Context) error { r.prepare(ctx); close(r.prepared); return nil })
 	var open sync.WaitGroup
 	var mu sync.Mutex
@@ -358,7 +364,7 @@ func (r *Runtime) house(ctx context.Context, doors ...func(context.Context) erro
 	}
 	<-ctx.Done()
 	begin := time.Now()
-	errs = append(errs, prepare.stop(), door.stop(), model.stop(), memory.stop())
+	errs = append(errs, prepare.stop(), door.stop(), model.stop(), memory.stop(), reaper.stop())
 	open.Wait()
 	errs = append(errs, hall.stop(), sandboxes.stop(), r.closeRooms())
 	r.opts.Log.Debug("closed", "took", time.Since(begin))
@@ -368,7 +374,7 @@ func (r *Runtime) house(ctx context.Context, doors ...func(context.Context) erro
 // closeRooms closes what New opened.
 func (r *Runtime) closeRooms() error {
 	var errs []error
-	errs = append(errs, r.processes.Close())
+	errs = append(errs, r.processes.Close(), r.container.Close())
 	if r.events != nil {
 		errs = append(errs, r.events.Close())
 		if n := r.events.Dropped(); n > 0 {

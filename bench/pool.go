@@ -28,7 +28,7 @@ const (
 	// A correct guess with some lead may take this much longer than what was left
 	// of the start, and then the excess.
 	guessSlack = 1.15
-	settled    = time.Minute // everything that is waited for takes less
+	settled    = 5 * time.Minute // everything that is waited for takes less, also on a busy machine
 	// underway is how long speculative starts run before something is demanded.
 	underway  = 150 * time.Millisecond
 	frozenFor = time.Second // over which the processor's time of a frozen sandbox is measured

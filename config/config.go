@@ -77,7 +77,7 @@ type Server struct {
 	Label string // the name as the file has it
 	Place Place  // where it stands in the file
 
-	Command string
+	Command string // of a container: runs instead of the image's own program; or a docker run line
 	Args    []string
 	Env     map[string]string
 	Dir     string // working directory; "" means its HOME in the sandbox
@@ -102,6 +102,9 @@ type Server struct {
 // Policy says what a server may do and use. [Load] fills in the defaults.
 type Policy struct {
 	Isolation Isolation
+	Image     string // of a container: what it is made of; "" where a docker run line names it
+	Runtime   string // of a container: the engine's "runc", "runsc", "kata"; "" means the engine's default
+	User      string // of a container: "name", "uid" or "uid:gid", not root; "" leaves it to the image
 	Network   Network
 	Mounts    []Mount
 	Memory    int64   // bytes; default 2 GiB

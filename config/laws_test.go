@@ -201,7 +201,7 @@ func TestOneServersFaultIsItsOwn(t *testing.T) {
 			ready = append(ready, s.Name)
 		}
 	}
-	if got := strings.Join(ready, " "); got != "good plain" {
+	if got := strings.Join(ready, " "); got != "good box plain" {
 		t.Errorf("ready: %s", got)
 	}
 	_, faults := config.Parse("x.json", []byte(`{"mcpServers": {"bad": {"command": "${NONE}"}}}`), environ(""))

@@ -38,8 +38,11 @@ func (b *serverReader) policyFields() map[string]field {
 	return map[string]field{
 		"isolation": func(m member) {
 			b.isolated = true
-			s.Isolation = Isolation(b.oneOf(m, "process", "none"))
+			s.Isolation = Isolation(b.oneOf(m, "process", "docker", "none"))
 		},
+		"image":   local(func(m member) { b.containerText(m, &s.Image) }),
+		"runtime": local(func(m member) { b.containerText(m, &s.Runtime) }),
+		"user":    local(func(m member) { b.containerText(m, &s.User) }),
 		"network": local(b.network),
 		"mounts":  local(b.mounts),
 		"memory":  local(func(m member) { b.memory(m) }),
@@ -66,6 +69,22 @@ func (b *serverReader) policyFields() map[string]field {
 		"templates":       func(m member) { b.texts(m, name, &s.Templates) },
 		"install_scripts": local(flag(&s.InstallScripts)),
 	}
+}
+
+// containerText reads a word that a container engine is given.
+func (b *serverReader) containerText(m member, to *string) {
+	if m.value.kind == number {
+		m.value.kind = text
+	}
+	if !b.is(m, b.s.Name, text) {
+		return
+	}
+	*to = b.expand(m.value.text, m.value.line, b.s.Name, m.key).text
+	if *to == "" || strings.ContainsAny(*to, " \t\n\x00") {
+		b.fault(Error, m.value.line, b.s.Name, fmt.Sprintf("%q must be one word", m.key), "")
+		return
+	}
+	b.container = append(b.container, m)
 }
 
 // oneOf reads one of some words; "" if it is none of them.

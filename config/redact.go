@@ -107,6 +107,12 @@ func (s *Server) Runs() string {
 		return c.URL
 	}
 	words := append([]string{c.Command}, c.Args...)
+	if c.Image != "" {
+		words[0] = c.Image
+		if c.Command != "" {
+			words = slices.Insert(words, 1, c.Command)
+		}
+	}
 	for i, w := range words {
 		if w == "" || strings.ContainsAny(w, " \t\r\n\"'\\|&;<>*?") {
 			words[i] = fmt.Sprintf("%q", w)
@@ -147,6 +153,9 @@ type serverJSON struct {
 	Disabled  bool      `json:"disabled,omitempty"`
 	Unready   string    `json:"unready,omitempty"`
 	Isolation Isolation `json:"isolation"`
+	Image     string    `json:"image,omitempty"`
+	Runtime   string    `json:"runtime,omitempty"`
+	User      string    `json:"user,omitempty"`
 	Network   any       `json:"network,omitempty"` // "none", "all" or the hosts
 	Mounts    []string  `json:"mounts,omitempty"`
 	Memory    int64     `json:"memory_bytes,omitempty"`
@@ -175,7 +184,7 @@ func (s Server) MarshalJSON() ([]byte, error) {
 		Env: slices.Sorted(maps.Keys(c.Env)), Headers: slices.Sorted(maps.Keys(c.Headers)), Disabled: c.Disabled, Unready: c.Unready,
 		Isolation: c.Isolation, Scope: c.Scope, Start: c.StartTimeout.String(), Call: c.CallTimeout.String(), Idle: c.IdleTimeout.String(),
 		Grace: c.StopGrace.String(), Tools: c.Tools, Except: c.Except, Prefix: c.Name + "__", Trust: c.TrustAnnotations, OnCancel: c.StopOnCancel,
-		Scripts: c.InstallScripts,
+		Scripts: c.InstallScripts, Image: c.Image, Runtime: c.Runtime, User: c.User,
 	}
 	if c.Label != c.Name {
 		j.Label = c.Label
@@ -280,8 +289,9 @@ func (s *Server) Hash(key []byte, more ...string) string {
 		Network            Network
 		Mounts             []Mount
 		KeepState, Scripts bool
+		Container          []string
 	}{exact([]string{s.Command, s.Dir, s.URL, s.Transport}), exact(s.Args), exact(more), exactMap(s.Env), exactMap(s.Headers),
-		s.Isolation, s.Network, s.Mounts, s.KeepState, s.InstallScripts})
+		s.Isolation, s.Network, s.Mounts, s.KeepState, s.InstallScripts, exact([]string{s.Image, s.Runtime, s.User})})
 	if err != nil {
 		panic("config: hash of a server: " + err.Error()) // nothing in it can fail
 	}

@@ -78,16 +78,17 @@ func (r *reader) servers(n *node, client bool) {
 // A serverReader reads one server.
 type serverReader struct {
 	*reader
-	s        *Server
-	line     int
-	kind     string // as "type" says: "", "stdio", "http", "sse"
-	kindLine int
-	urls     []string // keys that gave a URL
-	isolated bool     // isolation stands there
-	local    []member // keys that mean something for local servers alone
-	envFile  map[string]string
-	argLines []int
-	prefix   int // line of it
+	s         *Server
+	line      int
+	kind      string // as "type" says: "", "stdio", "http", "sse"
+	kindLine  int
+	urls      []string // keys that gave a URL
+	isolated  bool     // isolation stands there
+	local     []member // keys that mean something for local servers alone
+	container []member // keys that mean something for containers alone
+	envFile   map[string]string
+	argLines  []int
+	prefix    int // line of it
 }
 
 func (r *reader) server(name string, m member, client bool) *Server {
@@ -487,7 +488,7 @@ func (b *serverReader) check() {
 	case s.written.command != "" && remote:
 		b.fault(Error, b.line, name, "command and "+b.urls[0]+" are both there", "keep command for a local server, "+b.urls[0]+" for a remote one")
 		return
-	case s.written.command == "" && !remote:
+	case s.written.command == "" && !remote && s.Image == "":
 		if !b.faulty() {
 			b.fault(Error, b.line, name, "it has neither command nor url", "add command: for a local server or url: for a remote one")
 		}
@@ -504,6 +505,9 @@ func (b *serverReader) check() {
 	if len(s.Headers) > 0 {
 		b.fault(Warning, b.line, name, "headers are for servers with a url; a command gets none", "use env")
 	}
+	if b.checkContainer() {
+		return
+	}
 	if s.Network.All && s.Isolation != None {
 		b.fault(Note, b.line, name, "it may reach every host", "list the hosts it needs: network: [api.example.com]")
 	}
@@ -513,6 +517,43 @@ func (b *serverReader) check() {
 	b.checkCommand()
 	b.checkArgs()
 	b.checkDir()
+}
+
+// checkContainer looks at what is about containers. It reports whether the
+// server is one: then command, arguments and dir are names inside of the image.
+func (b *serverReader) checkContainer() bool {
+	s, name := b.s, b.s.Name
+	base := programName(s.Command)
+	line := slices.Contains([]string{"docker", "podman", "nerdctl"}, base) && slices.Contains(s.Args, "run")
+	if s.Isolation == "" && (line || s.Image != "") {
+		s.Isolation = Docker
+	}
+	switch {
+	case s.Isolation != Docker && line && s.Isolation != None:
+		b.fault(Error, b.line, name, fmt.Sprintf("`%s run` does not run with isolation %s", base, s.Isolation), "leave isolation out, and its image is run in a sandbox; isolation: none runs the line as it is")
+	case s.Isolation != Docker:
+		for _, m := range b.container {
+			b.fault(Error, m.line, name, fmt.Sprintf("%q is for isolation docker, not %s", m.key, or(string(s.Isolation), string(Process))), "add isolation: docker, or take it out")
+		}
+	case line && s.Image != "":
+		b.fault(Error, b.line, name, fmt.Sprintf("it has an image, and a `%s run` line that names one", base), "keep one of them")
+	case !line && s.Image == "":
+		b.fault(Error, b.line, name, "isolation docker needs an image", "add image: NAME:TAG")
+	}
+	if s.Isolation != Docker {
+		return false
+	}
+	if len(s.Network.Hosts) > 0 {
+		b.fault(Error, b.line, name, "isolation docker cannot allow single hosts of the network", "write network: none or network: all")
+	}
+	if user, _, _ := strings.Cut(s.User, ":"); s.User != "" && (user == "root" || strings.Trim(user, "0") == "") {
+		b.fault(Error, b.line, name, fmt.Sprintf("user %q is root, which no server is", s.User), "name another one, or leave it out")
+	}
+	if s.Network.All {
+		b.fault(Note, b.line, name, "it may reach every host", "leave network out, if the server works without")
+	}
+	b.checkArgs()
+	return true
 }
 
 func (b *serverReader) checkRemote() {
@@ -555,11 +596,6 @@ func (b *serverReader) checkCommand() {
 		s.Command = filepath.Join(from, s.Command)
 		b.fault(Warning, b.line, name, fmt.Sprintf("command %s is a relative path, taken from %s", shown, or(s.written.dir, "the folder of the file")), "write the whole path")
 	}
-	if (base == "docker" || base == "podman" || base == "nerdctl") && slices.Contains(s.Args, "run") && s.Isolation != None {
-		b.fault(Note, b.line, name, "`"+base+" run` is understood but not started: containers as sandboxes are not there yet",
-			"write how to run the server without a container, or ask for isolation: none to run this line as it is")
-		s.Unready = "`" + base + " run` is not started: containers as sandboxes are not there yet"
-	}
 }
 
 // programName returns the name of a program without its folder and without the
@@ -590,7 +626,7 @@ func (b *serverReader) checkArgs() {
 			b.fault(Warning, line, name, where+" looks like a variable, but stays as it is", fmt.Sprintf("write ${%s}", raw[1:]))
 		case strings.HasPrefix(arg, "~/") && b.vars.home != "":
 			s.Args[i] = b.vars.path(arg) // no shell is there to do it
-		case s.Dir == "" && relativeFile.MatchString(arg) && exists(filepath.Join(b.vars.workspace, arg)):
+		case s.Isolation != Docker && s.Dir == "" && relativeFile.MatchString(arg) && exists(filepath.Join(b.vars.workspace, arg)):
 			b.fault(Warning, line, name, fmt.Sprintf("%s is the relative path %s, but the server starts in a HOME of its own", where, raw),
 				fmt.Sprintf("write the whole path, or add dir: %s", b.vars.workspace))
 		}

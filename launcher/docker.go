@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/specbox/specbox/config"
 )
 
 // A Container is what a docker run line asks for.
@@ -13,6 +15,13 @@ type Container struct {
 	Mounts     []string // "/host -> /inside", ", read-only" behind
 	Network    string   // "" if the line does not say
 	Entrypoint string
+
+	env     map[string]*string // nil means that of the environment
+	binds   []config.Mount
+	user    string
+	dir     string
+	runtime string
+	notes   []string // for people: what of the line has no effect
 }
 
 // Options of docker run that a value follows. With others unknown, the image
@@ -45,8 +54,10 @@ func dockerLine(program string, args []string) (Package, string) {
 		args = args[1:]
 		switch {
 		case slices.Contains(dockerPlain, key):
+			c.keep(key, "")
 			continue
 		case key == "--":
+			continue
 		case !slices.Contains(dockerTakes, key):
 			return Package{}, fmt.Sprintf("%s run is given the option %s, which is not known here", program, key)
 		case !joined && len(args) == 0:
@@ -55,6 +66,7 @@ func dockerLine(program string, args []string) (Package, string) {
 			value, args = args[0], args[1:]
 		}
 		c.option(key, value)
+		c.keep(key, value)
 	}
 	if len(args) == 0 {
 		return Package{}, program + " run is given no image"

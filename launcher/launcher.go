@@ -37,7 +37,7 @@ type Kind string
 const (
 	NPM    Kind = "npm"    // the npm registry: npx, npm exec, pnpm dlx, yarn dlx, bunx
 	PyPI   Kind = "pypi"   // the Python package index: uvx, uv tool run, pipx run
-	Docker Kind = "docker" // an image: docker run and the like, recognised but not installed
+	Docker Kind = "docker" // an image: docker run and the like, which is run but not installed
 )
 
 // A Package is what a launcher's command line asks for.
@@ -56,8 +56,8 @@ type Package struct {
 // ErrNotInstalled says that a package is recognised, but not in the store.
 var ErrNotInstalled = errors.New("not installed yet")
 
-// ErrContainer says that a server is a container, which no backend runs.
-var ErrContainer = errors.New("containers as sandboxes are not there yet")
+// ErrContainer says that a package is an image, which no [Store] holds.
+var ErrContainer = errors.New("images are not installed here, but by the container engine (docker pull)")
 
 // String returns the package as "npm:@scope/name@1.2".
 func (p Package) String() string {
@@ -88,11 +88,20 @@ func (p Package) id() string {
 
 // A Program is what runs in a sandbox.
 type Program struct {
-	Argv    []string          // the first is an absolute path
+	Argv    []string          // the first is an absolute path, but of a container
 	Mounts  []config.Mount    // what it needs to see besides the server's own mounts, all read-only
 	Env     map[string]string // beneath the server's own
 	Version string            // of the package; "" if it is none
 	Notes   []string          // for people: what was decided for this server, and how to decide otherwise
+
+	// Of a container. Argv are then the arguments of the image's own program, or
+	// of Entrypoint, and Mounts may be writable.
+	Image      string
+	Entrypoint string // "" means the image's own
+	User       string
+	Dir        string
+	Runtime    string
+	OwnEnv     bool // Env is all that the server gets
 
 	// KeepState says that the package is of no use without its HOME being kept,
 	// and the configuration does not say otherwise.

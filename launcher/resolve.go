@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,9 +15,10 @@ import (
 )
 
 // Resolve says how to run a local server: the installed program of the package
-// that its line launches, or the line as written. The error is
-// [ErrNotInstalled] if the package has to be installed first, [ErrContainer] if
-// the line is a container, and else says what is missing on this machine.
+// that its line launches, the container that it is to be, or the line as written.
+// The error is [ErrNotInstalled] if the package has to be installed first, and
+// else says what is missing on this machine. Whether an image is there is not
+// looked at.
 //
 // What the line names of the host is shown to the server read-only, and noted:
 // the project around a script, and every argument, env value and dir that is an
@@ -30,8 +32,12 @@ func Resolve(s *config.Server, store *Store) (*Program, error) {
 	var err error
 	args := 0 // where in s.Args the program's arguments begin
 	switch {
-	case p.Kind == Docker && why == "" && s.Isolation != config.None:
-		return nil, fmt.Errorf("%w: it would take %s", ErrContainer, p.Container.Explain())
+	case s.Isolation == config.Docker && s.Image != "":
+		return ofImage(s), nil
+	case s.Isolation == config.Docker && p.Kind == Docker && why == "":
+		return p.Container.program(s, p.Args), nil
+	case s.Isolation == config.Docker:
+		return nil, fmt.Errorf("%s: correct the line, or write image: and what else it says; isolation: none runs it as it is", cmp.Or(why, "its command is no docker run line"))
 	case p.Kind != "" && p.Kind != Docker && why == "":
 		out, err = store.Installed(p)
 		args = len(s.Args) - len(p.Args)

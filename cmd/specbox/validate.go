@@ -123,6 +123,9 @@ func planOf(s *config.Server, packages *launcher.Store) (plan, error) {
 	if recognised {
 		p.Package = pkg.String()
 	}
+	if s.Image != "" {
+		p.Package = string(launcher.Docker) + ":" + s.Image
+	}
 	if pkg.Container != nil {
 		p.Notes = append(p.Notes, pkg.Container.Explain())
 	}
@@ -211,6 +214,8 @@ func isolationText(s string) string {
 	switch config.Isolation(s) {
 	case config.Process:
 		return "process: a bubblewrap sandbox of its own"
+	case config.Docker:
+		return "docker: a container of its own"
 	case config.None:
 		return "NONE: it can read and change whatever you can"
 	case config.Remote:

@@ -189,7 +189,7 @@ func (b *Backend) options(id string, spec *sandbox.Spec, im image) (client.Conta
 	if err != nil {
 		return out, err
 	}
-	mounts, err := mountsOf(spec, user)
+	mounts, err := b.mounts(spec, user)
 	if err != nil {
 		return out, err
 	}
@@ -277,8 +277,8 @@ func userOf(spec *sandbox.Spec, im image) (string, error) {
 	return strconv.Itoa(userID) + ":" + strconv.Itoa(userID), nil
 }
 
-// mountsOf returns what is mounted.
-func mountsOf(spec *sandbox.Spec, user string) ([]mount.Mount, error) {
+// mounts returns what is mounted, and what covers what of that is hidden.
+func (b *Backend) mounts(spec *sandbox.Spec, user string) ([]mount.Mount, error) {
 	var out []mount.Mount
 	for _, m := range spec.Mounts {
 		at := filepath.Clean(cmp.Or(m.At, m.Path))
@@ -293,6 +293,12 @@ func mountsOf(spec *sandbox.Spec, user string) ([]mount.Mount, error) {
 			return nil, fmt.Errorf("mount: %w", err)
 		}
 		out = append(out, mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: at, ReadOnly: !m.Write})
+		from := realPath(m.Path)
+		for _, h := range b.hidden {
+			if rel, err := filepath.Rel(from, h); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+				out = append(out, mount.Mount{Type: mount.TypeTmpfs, Target: filepath.Join(at, rel), TmpfsOptions: &mount.TmpfsOptions{SizeBytes: 4096, Mode: 0o555}})
+			}
+		}
 	}
 	if spec.Home != "" {
 		if err := own(spec.Home, user); err != nil {
@@ -301,6 +307,14 @@ func mountsOf(spec *sandbox.Spec, user string) ([]mount.Mount, error) {
 		out = append(out, mount.Mount{Type: mount.TypeBind, Source: spec.Home, Target: homeDir})
 	}
 	return out, nil
+}
+
+// realPath returns a path without symbolic links, as far as it exists.
+func realPath(p string) string {
+	if real, err := filepath.EvalSymlinks(p); err == nil {
+		return real
+	}
+	return filepath.Clean(p)
 }
 
 // own gives a folder to a user, where root made it for a number.

@@ -57,17 +57,22 @@ type Config struct {
 	// DOCKER_HOST, and where that is not set the first socket there is, of
 	// Docker, of Docker without root, of Podman without root, of Podman.
 	Host string
+	// Private are host folders that no container sees, whatever is mounted: what
+	// a mount shows of them is an empty folder, save for mounts inside of them.
+	Private []string
 	// Log takes what an operator should know. nil means that nobody does.
 	Log *slog.Logger
 }
 
 // A Backend makes instances of isolation docker. It is safe for concurrent use.
 type Backend struct {
-	log  *slog.Logger
-	dir  string
-	host string
-	name string // of this SpecBox instance, of a-z and 0-9
-	api  *client.Client
+	log    *slog.Logger
+	hidden []string // Config.Private, without symbolic links
+	dir    string
+	host   string
+	name   string // of this SpecBox instance, of a-z and 0-9
+	api    *client.Client
+	broken error // why there is no api
 
 	life context.Context // ended by Close
 	end  context.CancelFunc
@@ -111,16 +116,20 @@ func New(c Config) (*Backend, error) {
 	if os.Getenv(client.EnvOverrideCertPath) == "" {
 		opts = append(opts, client.WithScheme("http"))
 	}
+	// An engine that cannot be is an error of who needs it, as one that is absent.
 	api, err := client.New(opts...)
-	if err != nil {
-		return nil, fmt.Errorf("docker engine at %s: %w; check DOCKER_HOST", host, err)
-	}
 	b := &Backend{
 		log: c.Log, dir: c.Run, host: host, api: api, name: strings.ToLower(rand.Text()[:12]),
 		lock: make(chan *os.File, 1), live: map[string]*instance{}, doomed: map[string]string{}, programs: map[string]bool{},
 	}
+	for _, p := range c.Private {
+		b.hidden = append(b.hidden, realPath(p))
+	}
 	b.lock <- nil
 	b.life, b.end = context.WithCancel(context.Background())
+	if err != nil {
+		b.broken = fmt.Errorf("the Docker engine at %s cannot be spoken to: correct DOCKER_HOST and what belongs to it (%w)", host, err)
+	}
 	return b, nil
 }
 
@@ -159,6 +168,9 @@ func (b *Backend) begin(ctx context.Context, id string, spec *sandbox.Spec, stde
 	}
 	if id == "" || len(id) > 100 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return fail(fmt.Errorf("sandbox id %q is not made of a-z, 0-9 and '-'", id))
+	}
+	if b.broken != nil {
+		return fail(b.broken)
 	}
 	if spec.Image == "" {
 		return fail(errors.New("isolation docker needs an image: add image: NAME to the server"))
@@ -259,7 +271,10 @@ func (b *Backend) Close() error {
 	if doomed > 0 {
 		errs = append(errs, fmt.Errorf("%d containers are left until the Docker engine at %s answers: the next start of SpecBox removes them", doomed, b.host))
 	}
-	return errors.Join(append(errs, b.api.Close())...)
+	if b.api != nil {
+		errs = append(errs, b.api.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // remove removes a container, however it is, and what it holds. Where the engine

@@ -203,6 +203,46 @@ func TestNoEngine(t *testing.T) {
 	}
 }
 
+// What cannot be an engine is no reason not to start.
+func TestEngineThatCannotBe(t *testing.T) {
+	b, err := docker.New(docker.Config{Run: t.TempDir(), Host: "nonsense"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = b.Create(t.Context(), "x", spec(sandboxtest.Echo), nil); err == nil || !strings.Contains(err.Error(), "correct DOCKER_HOST") {
+		t.Errorf("the error is %v", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsPrivateIsCovered(t *testing.T) {
+	outer := t.TempDir()
+	private := filepath.Join(outer, "state")
+	if err := os.MkdirAll(filepath.Join(private, "home"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{filepath.Join(private, "secret"), filepath.Join(private, "home", "f"), filepath.Join(outer, "open")} {
+		if err := os.WriteFile(f, []byte("content"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := docker.New(docker.Config{Run: t.TempDir(), Private: []string{private}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	s := spec("probe")
+	s.Mounts = []config.Mount{{Path: outer, At: "/outer"}, {Path: filepath.Join(private, "home"), At: "/inner"}}
+	p := start(t, b.Create, s)
+	for path, want := range map[string]string{"/outer/open": "content", "/outer/state/secret": "error", "/inner/f": "content"} {
+		if got := p.ask("read", path, 0); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
 func TestOutOfMemory(t *testing.T) {
 	b, _ := newBackend(t)
 	s := spec("probe")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
@@ -48,6 +49,26 @@ func (b *Backend) hold() error {
 // lockPath is where the file is.
 func (b *Backend) lockPath() string { return filepath.Join(b.dir, lockPrefix+b.name+lockSuffix) }
 
+// Run reaps until all that dead SpecBox instances left behind is removed, which
+// waits for the engine, or until ctx ends. It returns nil.
+func (b *Backend) Run(ctx context.Context) error {
+	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
+		rep, err := b.Reap(ctx)
+		if rep.Containers > 0 {
+			b.log.Warn("took away what an earlier SpecBox left behind", "containers", rep.Containers)
+		}
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		b.log.Warn("containers of an earlier SpecBox are removed later", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(delay):
+		}
+	}
+}
+
 // A Report says what [Backend.Reap] found and removed.
 type Report struct {
 	Instances  []string // names of dead SpecBox instances
@@ -85,6 +106,9 @@ func (b *Backend) reap(ctx context.Context, file, name string, rep *Report) erro
 	defer lock.Close()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil // it lives, or another reaper is at it
+	}
+	if b.broken != nil {
+		return b.broken
 	}
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
