@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,8 +42,8 @@ var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 
 // they are those of the configuration, so they are few. Names of tools, ids
 // and texts of errors are not.
 type meter struct {
-	starts, stops, calls, bytes, fills, noise, sessions, steps metric.Int64Counter
-	startTime, provision, execution                            metric.Float64Histogram
+	starts, stops, calls, bytes, fills, noise, sessions, steps, guesses, wasted metric.Int64Counter
+	startTime, provision, execution, lead, saved                                metric.Float64Histogram
 
 	mu   sync.RWMutex
 	sets map[labelling]*set
@@ -113,6 +114,10 @@ func NewMetrics(stats func() Gauges) (trace.Recorder, http.Handler, error) {
 		steps:     b.counter("specbox.steps", "Steps of sessions: turns that committed at least one call."),
 		startTime: b.histogram("specbox.sandbox.start.duration", "From the begin of a start to the answered handshake."),
 		provision: b.histogram("specbox.provisioning.duration", "From the commit of a call to its sandbox being ready for it."),
+		guesses:   b.counter("specbox.guesses", "Servers that became likely to be called, by what made them so."),
+		wasted:    b.counter("specbox.sandbox.wasted", "Sandboxes that were started ahead and stopped without a call, by what caused their start."),
+		lead:      b.histogram("specbox.lead.duration", "How long before the first call of a sandbox its start ahead was asked for."),
+		saved:     b.histogram("specbox.saved.duration", "How much longer the first call of a sandbox would have waited without its start ahead, by what starts of its server take."),
 		execution: b.histogram("specbox.call.duration", "From the sandbox being ready to the reply."),
 	}
 	b.gauges(stats)
@@ -211,6 +216,11 @@ func (m *meter) Record(e trace.Event) {
 		}
 	case trace.Stop:
 		m.stops.Add(ctx, 1, m.labels("server", e.Server, "backend", e.Backend).add...)
+		if strings.HasPrefix(e.Detail, trace.Unused) {
+			m.wasted.Add(ctx, 1, m.labels("server", e.Server, "cause", string(e.Cause)).add...)
+		}
+	case trace.Guess:
+		m.guesses.Add(ctx, 1, m.labels("server", e.Server, "cause", string(e.Cause)).add...)
 	case trace.CallEnd:
 		m.call(ctx, e)
 	case trace.CatalogFill:
@@ -234,6 +244,11 @@ func (m *meter) call(ctx context.Context, e trace.Event) {
 	by := m.labels("server", e.Server, "outcome", outcome)
 	m.provision.Record(ctx, e.Provision.Seconds(), by.record...)
 	m.execution.Record(ctx, e.Exec.Seconds(), by.record...)
+	if e.Lead > 0 {
+		by := m.labels("server", e.Server, "cause", string(e.Cause))
+		m.lead.Record(ctx, e.Lead.Seconds(), by.record...)
+		m.saved.Record(ctx, e.Saved.Seconds(), by.record...)
+	}
 }
 
 // Healthz returns the handler of /healthz: 200 and {"status":"ok"} while check

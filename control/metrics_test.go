@@ -39,7 +39,11 @@ func TestMetricsCountEvents(t *testing.T) {
 	warm := call
 	warm.Outcome, warm.Provision, warm.IsError = trace.Warm, 0, true
 	lost := trace.Event{Kind: trace.CallEnd, Server: "git", Err: "git exited"}
+	ahead := trace.Event{Kind: trace.CallEnd, Server: "web", Outcome: trace.Late, Cause: trace.Intent, Lead: 600 * time.Millisecond, Saved: 500 * time.Millisecond, Provision: time.Second}
 	got := scrape(t, none,
+		ahead,
+		trace.Event{Kind: trace.Guess, Server: "web", Cause: trace.Intent},
+		trace.Event{Kind: trace.Stop, Server: "web", Backend: "process", Cause: trace.Prompt, Detail: "unused: held for 30s"},
 		trace.Event{Kind: trace.SessionOpen, Tenant: "ann"},
 		trace.Event{Kind: trace.SessionClose, Tenant: "ann"},
 		trace.Event{Kind: trace.StepBegin, Tenant: "ann"},
@@ -74,6 +78,10 @@ func TestMetricsCountEvents(t *testing.T) {
 		`specbox_catalog_fills_total{result="ok",server="git"} 1`,
 		`specbox_catalog_fills_total{result="error",server="slow"} 1`,
 		`specbox_server_noise_lines_total{server="git"} 1`,
+		`specbox_guesses_total{cause="intent",server="web"} 1`,
+		`specbox_sandbox_wasted_total{cause="prompt",server="web"} 1`,
+		`specbox_lead_duration_seconds_sum{cause="intent",server="web"} 0.6`,
+		`specbox_saved_duration_seconds_sum{cause="intent",server="web"} 0.5`,
 		`process_resident_memory_bytes `,
 	} {
 		if !strings.Contains(got, want) {

@@ -55,6 +55,10 @@ const (
 	Hint     Cause = "hint"      // an operator or a client asked for it
 )
 
+// Unused begins the Detail of a Stop of a sandbox that was started ahead, and
+// that no call came for.
+const Unused = "unused"
+
 // Speculative reports whether nobody waited when a start of that cause began.
 func (c Cause) Speculative() bool {
 	switch c {
