@@ -56,6 +56,7 @@ var plan = map[string][]string{
 	"conformance":     {"servers"},
 	"servers":         {},
 	"servers/install": {"servers"},
+	"servers/image":   {"servers"},
 	"internal/sse":    {},
 	"internal/alarm":  {},
 	"internal/nasty":  {},
