@@ -575,8 +575,7 @@ func TestManyStreams(t *testing.T) {
 	for n := range 200 {
 		work.Go(func() {
 			rec := recs[n%len(recs)]
-			request := strings.ReplaceAll(rec.request, "conv_", fmt.Sprintf("conv_%d_", n))
-			body := strings.Replace(request, "{", fmt.Sprintf(`{"metadata":{"dev.specbox/session":"n%d"},`, n), 1)
+			body := strings.Replace(fresh(rec.request, n), "{", fmt.Sprintf(`{"metadata":{"dev.specbox/session":"n%d"},`, n), 1)
 			_, b := x.post(paths[rec.api], body, "X-Test", fmt.Sprint(n%len(recs), 20+n))
 			if string(b) != rec.response {
 				t.Errorf("%s: the client got %q", rec.file, b)
