@@ -173,7 +173,7 @@ func (s *Session) forward(ctx context.Context, t target, m wire.Message, stream 
 	s.leave(c)
 	e.Exec = time.Since(begin) - e.Provision
 	e.BytesOut = int64(len(reply.Result) + len(reply.Error))
-	e.IsError = reply.Error != nil || method == "tools/call" && string(wire.Get(reply.Result, "isError")) == "true"
+	e.IsError = reply.Error != nil || method == "tools/call" && reply.ToolFailed()
 	s.hub.cfg.Recorder.Record(e)
 	return reply
 }

@@ -75,8 +75,8 @@ func (c *Conn) read() {
 	var err error
 	for {
 		var raw []byte
-		var valid, text bool
-		raw, valid, text, err = readChecked(c.t)
+		var seen checker
+		raw, err = receive(c.t, &seen)
 		var long *TooLongError
 		if errors.As(err, &long) {
 			c.unusable(long.Head, long.Tail, long)
@@ -85,21 +85,27 @@ func (c *Conn) read() {
 		if err != nil {
 			break
 		}
+		valid, text := seen.verdict(raw)
 		if !text { // some readers would give up on it, and most do this
 			raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
+			seen = checker{}
+			seen.feed(raw)
 		}
-		if !valid {
+		switch {
+		case !valid:
 			c.invalid(raw)
-			continue
-		}
-		if raw[0] == '[' { // a batch, which revision 2025-03-26 allowed
-			elems, _ := Elements(raw)
-			for _, e := range elems {
-				c.dispatch(e)
+		case raw[0] == '[': // a batch, which revision 2025-03-26 allowed
+			_ = Each(raw, func(elem []byte) bool {
+				if m, err := Parse(elem); err == nil {
+					c.dispatch(m)
+				}
+				return true
+			})
+		default:
+			if m, err := seen.parsed(raw); err == nil {
+				c.dispatch(m)
 			}
-			continue
 		}
-		c.dispatch(raw)
 	}
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the server closed the connection")
@@ -107,15 +113,14 @@ func (c *Conn) read() {
 	c.end(err)
 }
 
-// readChecked reads a message, and checks it.
-func readChecked(t Transport) (raw []byte, valid, text bool, err error) {
+// receive reads a message, and shows it to seen.
+func receive(t Transport, seen *checker) ([]byte, error) {
 	if l, ok := t.(*Lines); ok {
-		return l.readChecked()
+		return l.receive(seen)
 	}
-	if raw, err = t.Read(); err == nil {
-		valid, text = Check(raw)
-	}
-	return raw, valid, text, err
+	raw, err := t.Read()
+	seen.feed(raw)
+	return raw, err
 }
 
 func (c *Conn) end(err error) {
@@ -134,11 +139,7 @@ func (c *Conn) end(err error) {
 	close(c.done)
 }
 
-func (c *Conn) dispatch(raw []byte) {
-	m, err := Parse(raw)
-	if err != nil {
-		return
-	}
+func (c *Conn) dispatch(m Message) {
 	switch {
 	case m.IsResponse():
 		id, err := strconv.ParseInt(string(bytes.Trim(m.ID, `"`)), 10, 64)
@@ -146,7 +147,7 @@ func (c *Conn) dispatch(raw []byte) {
 			return
 		}
 		if call := c.forget(id); call != nil {
-			call.finish(Reply{Result: m.Result, Error: m.Error}, nil)
+			call.finish(Reply{Result: m.Result, Error: m.Error, failed: m.failed}, nil)
 		}
 	case m.Method == "notifications/progress":
 		token := Get(m.Params, "progressToken")
@@ -165,9 +166,9 @@ func (c *Conn) dispatch(raw []byte) {
 	default:
 		c.mu.Lock()
 		h := c.handler
-		if h == nil && len(c.early) < maxEarly && c.earlier+len(raw) <= maxEarlyBytes {
+		if h == nil && len(c.early) < maxEarly && c.earlier+len(m.Raw) <= maxEarlyBytes {
 			c.early = append(c.early, m)
-			c.earlier += len(raw)
+			c.earlier += len(m.Raw)
 			c.mu.Unlock()
 			return
 		}

@@ -248,25 +248,41 @@ func FuzzValid(f *testing.F) {
 	})
 }
 
-// FuzzPieces compares what is taken for JSON in pieces with what is as a whole.
+// FuzzPieces compares what is found out in pieces with what is as a whole.
 func FuzzPieces(f *testing.F) {
 	for _, s := range []string{
 		`{"a":[1,-2.5e-7,"\\\"\u00e9",true,null,false,{}],"b":{"c":[[]]},"":0}`, "[0.5e+12 , 10]", "\"ab\xffc\"", `{"a":1,}`, `[tru]`, `"\u12g4"`, `-`, `[1 2]`, ` [ ] `,
+		`{"jsonrpc":"2.0","id":7,"result":{"content":[{"isError":true}],"isError" : true}}`, `{"jsonrpc":"2.0","result":{"isError":false,"isError":true}, "id" : "x" }`,
+		`{"jsonrpc":"2.0","id":1,"result":{"is\u0045rror":true}}`, `{"jsonrpc":"2.0","id":1,"r\u0065sult":{"isError":true}}`, `{"result":{"isError":true},"jsonrpc":"2.0","result":{},"id":1}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"isError":true}}`, `{"jsonrpc":"2.0","a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"id":1,"error":{"code":1}}`, `{"jsonrpc":"2.0","id":null,"result":[{"isError":true}]}`,
 	} {
 		f.Add([]byte(s), uint16(3), uint16(7))
+		f.Add([]byte(s), uint16(40), uint16(12))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, first, second uint16) {
+		b = bytes.TrimSpace(b)
 		i := min(int(first), len(b))
 		j := min(i+int(second), len(b))
-		if got, want := wire.ValidPieces(b[:i], b[i:j], b[j:]), wire.Valid(b); got != want {
-			t.Errorf("in pieces %q, %q, %q it is JSON: %v; as a whole: %v", b[:i], b[i:j], b[j:], got, want)
-		}
 		single := make([][]byte, 0, len(b))
 		for k := range b {
 			single = append(single, b[k:k+1])
 		}
-		if got, want := wire.ValidPieces(single...), wire.Valid(b); got != want {
-			t.Errorf("byte by byte %q is JSON: %v; as a whole: %v", b, got, want)
+		for _, pieces := range [][][]byte{{b}, {b[:i], b[i:j], b[j:]}, single} {
+			m, r, valid, text, err := wire.ParsePieces(pieces...)
+			if valid != json.Valid(b) && bytes.Count(b, []byte("["))+bytes.Count(b, []byte("{")) < wire.MaxDepth || text != utf8.Valid(b) {
+				t.Fatalf("in pieces %q it is JSON: %v, and text: %v", pieces, valid, text)
+			}
+			if !valid {
+				continue
+			}
+			want, wantErr := wire.Parse(b)
+			if (err == nil) != (wantErr == nil) || err == nil && (m.Method != want.Method || !bytes.Equal(m.ID, want.ID) || !bytes.Equal(m.Params, want.Params) ||
+				!bytes.Equal(m.Result, want.Result) || !bytes.Equal(m.Error, want.Error) || (m.ID == nil) != (want.ID == nil) || (m.Result == nil) != (want.Result == nil)) {
+				t.Fatalf("in pieces %q it is %+v, %v; as a whole %+v, %v", pieces, m, err, want, wantErr)
+			}
+			if failed := string(wire.Get(want.Result, "isError")) == "true"; err == nil && r.ToolFailed() != failed {
+				t.Fatalf("in pieces %q it says that the tool failed: %v; as a whole: %v", pieces, r.ToolFailed(), failed)
+			}
 		}
 	})
 }

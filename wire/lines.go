@@ -95,18 +95,13 @@ const (
 // Read returns the next line that holds a JSON object or array.
 func (l *Lines) Read() ([]byte, error) { return l.read(nil) }
 
-// readChecked is Read followed by [Check], but looks at a long line while it is
-// read.
-func (l *Lines) readChecked() (line []byte, valid, text bool, err error) {
-	var c checker
-	if line, err = l.read(&c); err != nil {
-		return nil, false, false, err
+// receive is Read, but shows the line to seen; a long one while it is read.
+func (l *Lines) receive(seen *checker) ([]byte, error) {
+	line, err := l.read(seen)
+	if seen.before == 0 {
+		seen.feed(line)
 	}
-	if c == (checker{}) {
-		c.feed(line)
-	}
-	valid, text = c.verdict(line)
-	return line, valid, text, nil
+	return line, err
 }
 
 // read is Read; c, which may be nil, is fed with long lines.

@@ -30,6 +30,8 @@ type Message struct {
 	Params []byte
 	Result []byte
 	Error  []byte
+
+	failed verdict // what Result says
 }
 
 // IsRequest reports whether m wants an answer.
@@ -48,36 +50,65 @@ func Parse(raw []byte) (Message, error) {
 	m := Message{Raw: raw}
 	version := false
 	err := members(raw, func(key []byte, s, e int) bool {
-		v := raw[s:e:e]
-		switch string(key) {
-		case "jsonrpc":
-			version = string(v) == `"2.0"`
-		case "id":
-			if string(v) != "null" {
-				m.ID = v
-			}
-		case "method":
-			if len(v) >= 2 && v[0] == '"' {
-				m.Method = method(unescape(v))
-			}
-		case "params":
-			m.Params = v
-		case "result":
-			m.Result = v
-		case "error":
-			m.Error = v
-		}
+		m.set(key, raw[s:e:e], &version)
 		return true
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return m, err
-	case !version:
-		return m, fmt.Errorf("wire: not a JSON-RPC 2.0 message")
-	case m.Method == "" && m.Result == nil && m.Error == nil:
-		return m, fmt.Errorf("wire: neither method nor result nor error")
 	}
-	return m, nil
+	return m, m.check(version)
+}
+
+// parsed is Parse of a message that c has seen, and has found to be JSON.
+func (c *checker) parsed(raw []byte) (Message, error) {
+	if c.members == 0 || c.members > maxSpans {
+		return Parse(raw)
+	}
+	m := Message{Raw: raw}
+	version := false
+	for _, s := range c.spans[:c.members] {
+		keyEnd, err := skipString(raw, s.key)
+		if err != nil {
+			return m, err
+		}
+		value := bytes.TrimSpace(raw[s.value:s.end])
+		m.set(unescape(raw[s.key:keyEnd]), value[:len(value):len(value)], &version)
+	}
+	m.failed = c.failed(raw)
+	return m, m.check(version)
+}
+
+// set takes a member of a message.
+func (m *Message) set(key, v []byte, version *bool) {
+	switch string(key) {
+	case "jsonrpc":
+		*version = string(v) == `"2.0"`
+	case "id":
+		if string(v) != "null" {
+			m.ID = v
+		}
+	case "method":
+		if len(v) >= 2 && v[0] == '"' {
+			m.Method = method(unescape(v))
+		}
+	case "params":
+		m.Params = v
+	case "result":
+		m.Result = v
+	case "error":
+		m.Error = v
+	}
+}
+
+// check says what is missing in a message.
+func (m *Message) check(version bool) error {
+	switch {
+	case !version:
+		return fmt.Errorf("wire: not a JSON-RPC 2.0 message")
+	case m.Method == "" && m.Result == nil && m.Error == nil:
+		return fmt.Errorf("wire: neither method nor result nor error")
+	}
+	return nil
 }
 
 // method returns the name of a method. Those that come often take no memory.
@@ -131,6 +162,26 @@ func (e *Error) JSON() []byte {
 type Reply struct {
 	Result []byte
 	Error  []byte
+
+	failed verdict // what Result says, where that was seen when it came
+}
+
+// A verdict is an answer to a question, or none.
+type verdict uint8
+
+const (
+	unknown verdict = iota
+	no
+	yes
+)
+
+// ToolFailed reports whether Result says so: by a member isError that is true. Of
+// a reply as it came this is known, however large it is.
+func (r Reply) ToolFailed() bool {
+	if r.failed == unknown {
+		return string(Get(r.Result, "isError")) == "true"
+	}
+	return r.failed == yes
 }
 
 // Fail returns a Reply with an error of that code.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"unicode/utf8"
@@ -39,7 +40,24 @@ type checker struct {
 	depth   int                     // of the value that is being read
 	objects [MaxDepth/64 + 1]uint64 // bit d: the value at depth d is an object
 	seen    uint64                  // the bytes of all strings, by or, eight in a word
+
+	// Of an object at the top, where its members stand; so that a long message need
+	// not be walked over once more.
+	before  int // bytes of the pieces before
+	spans   [maxSpans]span
+	members int // also those that have no span
+
+	inResult bool // the member result of it is being read
+	isError  int  // where the value of its member isError begins; 0 for nowhere
+	unsure   bool // it may have one that was not noticed
 }
+
+// A span is where a member of an object stands: its key with the quotes, and its
+// value with what space there is around it.
+type span struct{ key, value, end int }
+
+// maxSpans is enough for all members that a message should have.
+const maxSpans = 6
 
 // A state is what a checker waits for.
 type state uint8
@@ -90,6 +108,26 @@ func (c *checker) feed(b []byte) {
 			i = c.number(b, i)
 		}
 	}
+	c.before += len(b)
+}
+
+// note keeps where a member of the object at the top stands, of which at is the
+// beginning of the key, or of the value, or the end.
+func (c *checker) note(at int) {
+	if c.depth != 1 || c.members > maxSpans {
+		return
+	}
+	at += c.before
+	switch c.state {
+	case aKey, aMember:
+		if c.members++; c.members <= maxSpans {
+			c.spans[c.members-1].key = at
+		}
+	case aColon:
+		c.spans[c.members-1].value = at
+	case afterward:
+		c.spans[c.members-1].end = at
+	}
 }
 
 // valid reports whether what was seen is whole, and JSON.
@@ -109,6 +147,9 @@ func (c *checker) structure(b []byte, i int) int {
 	switch c.state {
 	case afterward:
 		object := c.objects[c.depth/64]>>(c.depth%64)&1 == 1
+		if object {
+			c.note(i)
+		}
 		switch {
 		case c.depth == 0:
 			c.state = broken
@@ -123,6 +164,7 @@ func (c *checker) structure(b []byte, i int) int {
 		}
 		return i + 1
 	case aColon:
+		c.note(i + 1)
 		c.state = aValue
 		if ch != ':' {
 			c.state = broken
@@ -144,12 +186,49 @@ func (c *checker) structure(b []byte, i int) int {
 		c.state = broken
 		return i
 	}
+	c.note(i)
 	c.state, c.key = inString, true
-	if i = c.text(b, i+1); i < len(b) && c.state == aColon && b[i] == ':' {
+	begin := i
+	i = c.text(b, i+1)
+	if c.depth <= 2 {
+		c.noteKey(b[begin:i], i)
+	}
+	if i < len(b) && c.state == aColon && b[i] == ':' {
+		c.note(i + 1)
 		c.state = aValue
 		i++
 	}
 	return i
+}
+
+// noteKey looks for what [Reply.ToolFailed] is asked for, in a key that may go on
+// behind the piece. What follows behind it begins at end, with a colon.
+func (c *checker) noteKey(key []byte, end int) {
+	whole := c.state == aColon
+	switch {
+	case c.depth == 1:
+		c.inResult = whole && string(key) == `"result"`
+		c.unsure = c.unsure || !whole || c.inResult && c.isError != 0
+	case c.inResult && !whole:
+		c.unsure = true
+	case c.inResult && c.isError == 0 && string(key) == `"isError"`:
+		c.isError = c.before + end
+	}
+}
+
+// failed reports what [Reply.ToolFailed] is asked for of a message that was seen.
+func (c *checker) failed(raw []byte) verdict {
+	switch {
+	case c.unsure:
+		return unknown
+	case c.isError == 0:
+		return no
+	}
+	value := bytes.TrimLeft(raw[c.isError:], " \t\r\n:")
+	if bytes.HasPrefix(value, []byte("true")) {
+		return yes
+	}
+	return no
 }
 
 // value takes the first byte of a value.

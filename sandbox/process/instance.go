@@ -237,7 +237,7 @@ type output struct {
 // size, server and reader wait for one another at every piece of a large result.
 const (
 	usualPipe = 64 << 10
-	widePipe  = 1 << 20
+	widePipe  = 256 << 10
 )
 
 func (o *output) Read(p []byte) (int, error) {
