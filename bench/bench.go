@@ -62,6 +62,10 @@ type Report struct {
 	Ratio10MB        float64 `json:"ratio_10mb"`           // one caller, 10 MB: time through SpecBox to direct
 	PeakMBOverResult float64 `json:"peak_mb_over_payload"` // one caller, 10 MB: resident memory of SpecBox less the result
 
+	CPUus     float64 `json:"cpu_us"`      // of SpecBox, a call: one caller, 1 KB
+	CPUus32   float64 `json:"cpu_us_32"`   // 32 callers, 1 KB
+	CPUms10MB float64 `json:"cpu_ms_10mb"` // one caller, 10 MB
+
 	CPUs    int     `json:"cpus"`
 	Rounds  int     `json:"rounds"`
 	IdleMB  float64 `json:"idle_mb"` // resident memory of SpecBox before the calls
@@ -132,6 +136,8 @@ func (r *Report) sum() {
 		r.AddedP50us = max(r.AddedP50us, small.P50us-r.Cell(Direct, sizes[0], 1).P50us)
 		r.Ratio10MB = max(r.Ratio10MB, large.Ratio)
 		r.PeakMBOverResult = max(r.PeakMBOverResult, large.OverMB)
+		r.CPUus, r.CPUus32 = max(r.CPUus, small.CPUus), max(r.CPUus32, many.CPUus)
+		r.CPUms10MB = max(r.CPUms10MB, large.CPUus/1e3)
 		if first || many.PerSec < r.CallsPerS32 {
 			r.CallsPerS32 = many.PerSec
 		}

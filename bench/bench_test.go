@@ -60,7 +60,7 @@ func TestEcho(t *testing.T) {
 func TestSum(t *testing.T) {
 	r := &Report{}
 	add := func(way string, bytes, callers int, took time.Duration, rate, over float64) {
-		r.Cells = append(r.Cells, &Cell{Way: way, Bytes: bytes, Callers: callers, OverMB: over, rates: []float64{rate}, times: []time.Duration{took}})
+		r.Cells = append(r.Cells, &Cell{Way: way, Bytes: bytes, Callers: callers, OverMB: over, cpu: took, rates: []float64{rate}, times: []time.Duration{took}})
 	}
 	for _, n := range callers {
 		for _, size := range sizes {
@@ -70,6 +70,9 @@ func TestSum(t *testing.T) {
 		}
 	}
 	r.sum()
+	if r.CPUus != 130 || r.CPUus32 != 130 || r.CPUms10MB != 0.13 {
+		t.Errorf("CPU time is that of the worse era too: %+v", r)
+	}
 	if r.AddedP50us != 120 || r.CallsPerS32 != 11000 || r.Ratio10MB != 13 || r.PeakMBOverResult != 30 {
 		t.Errorf("got %+v", r)
 	}

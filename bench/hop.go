@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options say how to measure.
@@ -317,19 +319,12 @@ func memory(pid int, name string) float64 {
 	return 0
 }
 
-// cpuTime returns the time of all cores that a process has used, in steps of
-// the kernel's clock.
+// cpuTime returns the time of all cores that a process has used.
 func cpuTime(pid int) time.Duration {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
+	const sched = 2 // CPUCLOCK_SCHED: of all threads, to the nanosecond
+	var t unix.Timespec
+	if unix.ClockGettime(int32(^pid<<3|sched), &t) != nil {
+		return 0 // it has ended
 	}
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on Linux
-	return time.Duration(user+system) * tick
+	return time.Duration(t.Nano())
 }

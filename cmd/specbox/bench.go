@@ -85,11 +85,12 @@ func (a *app) printHop(r *bench.Report) error {
 added p50      %.0f µs, one caller, 1 KB
 calls          %.0f a second, 32 callers, 1 KB
 10 MB result   %.2f times the direct one
+CPU            %.0f µs a call, %.0f of 32 callers, and %.1f ms with a 10 MB result
 peak memory    %.1f MB above the 10 MB result (%.1f MB of that before the calls)
 
 %s, %s, %.0f s. The columns CPU and PEAK are of SpecBox alone: its time a
 call, and its resident memory less the results of all callers.
-`, r.AddedP50us, r.CallsPerS32, r.Ratio10MB, r.PeakMBOverResult, r.IdleMB, plural(r.CPUs, "core"), plural(r.Rounds, "round"), r.Seconds)
+`, r.AddedP50us, r.CallsPerS32, r.Ratio10MB, r.CPUus, r.CPUus32, r.CPUms10MB, r.PeakMBOverResult, r.IdleMB, plural(r.CPUs, "core"), plural(r.Rounds, "round"), r.Seconds)
 	return err
 }
 
