@@ -2,16 +2,29 @@ package wire
 
 import (
 	"bytes"
+	"runtime"
 	"sync"
+	"syscall"
 )
 
 // blockSize is large enough that a long line needs few blocks, and small enough
 // that the last one wastes little.
 const blockSize = 256 << 10
 
-type block [blockSize]byte
+// A block is memory outside of the heap. There it would count as live, and for
+// each byte of it the garbage collector lets another one of garbage stay; and
+// garbage is what results become that were sent.
+type block struct{ mem []byte }
 
-var blocks = sync.Pool{New: func() any { return new(block) }}
+var blocks = sync.Pool{New: func() any {
+	mem, err := syscall.Mmap(-1, 0, blockSize, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil { // the heap may have some yet
+		return &block{make([]byte, blockSize)}
+	}
+	b := &block{mem}
+	runtime.AddCleanup(b, func(mem []byte) { _ = syscall.Munmap(mem) }, mem) // when the pool has let it go
+	return b
+}}
 
 // A rope is a line that is being read, in blocks that are used again. A slice
 // that grows would copy a long line several times, and leave as much garbage.
@@ -27,7 +40,7 @@ func (r *rope) room(n int) []byte {
 	if r.size == len(r.parts)*blockSize {
 		r.parts = append(r.parts, blocks.Get().(*block))
 	}
-	return r.parts[len(r.parts)-1][at:min(at+n, blockSize)]
+	return r.parts[len(r.parts)-1].mem[at:min(at+n, blockSize)]
 }
 
 func (r *rope) took(n int) { r.size += n }
@@ -44,7 +57,7 @@ func (r *rope) add(chunk []byte) {
 func (r *rope) slices() [][]byte {
 	out := make([][]byte, len(r.parts))
 	for i, p := range r.parts {
-		out[i] = p[:min(blockSize, r.size-i*blockSize)]
+		out[i] = p.mem[:min(blockSize, r.size-i*blockSize)]
 	}
 	return out
 }
