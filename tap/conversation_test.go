@@ -106,6 +106,13 @@ func TestWhatIsNew(t *testing.T) {
 			{messages: "u:go c:call_a r:call_a c:call_c r:call_c", new: "r:call_c", same: 1},
 			{messages: "u:go c:call_b r:call_b c:call_d r:call_d", new: "r:call_d", same: 4},
 		},
+		"the same task is tried once more later": {
+			{messages: "u:go", header: call("call_a"), new: "u:go"},
+			{messages: "u:go c:call_a r:call_a", header: call("call_c"), new: "r:call_a", same: 1},
+			{messages: "u:go", header: call("call_b"), new: "", same: 1},
+			{messages: "u:go c:call_b r:call_b", new: "r:call_b", parent: 1},
+			{messages: "u:go c:call_a r:call_a c:call_c r:call_c", new: "r:call_c", same: 1},
+		},
 		"the user edits what they said": {
 			{messages: "u:one", header: answer("1"), new: "u:one"},
 			{messages: "u:one a:1 u:two", header: answer("2"), new: "u:two", same: 1},

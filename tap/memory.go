@@ -67,7 +67,7 @@ func (m *memory) hash(s ...string) uint64 {
 // recognize finds the conversation that a request belongs to, and remembers it.
 // Session is the key that the client named, or "".
 func (m *memory) recognize(tenant, session string, b body) recognition {
-	base := m.hash(tenant, "start", session)
+	base := m.hash(tenant, "start", string(b.api), session)
 	switch {
 	case b.conversation != "":
 		base = m.hash(tenant, "conversation", b.conversation)
@@ -118,6 +118,9 @@ func (m *memory) recognize(tenant, session string, b body) recognition {
 	r.fresh = m.withoutOwn(r, b.items, c)
 	r.id = r.in.id
 	r.in.kept = r.in.kept || b.conversation != ""
+	if at < len(b.items) || c == nil { // the tip stays where it was for what is tried again
+		r.in.tips = [2]uint64{r.tip}
+	}
 	m.remember(r.in, chain, b)
 	return r
 }
@@ -230,7 +233,6 @@ func (m *memory) remember(c *conversation, chain []uint64, b body) {
 			m.hashes++
 		}
 	}
-	c.tips = [2]uint64{chain[len(b.items)]}
 	m.recent.MoveToFront(c.at)
 	m.shrink()
 }

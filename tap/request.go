@@ -17,6 +17,7 @@ const (
 
 // A body is what was found in a request.
 type body struct {
+	api          API
 	model        string
 	key          string // that it names the session by
 	previous     string // id of the answer that it goes on from
@@ -39,7 +40,7 @@ func (m *memory) read(api API, raw []byte) (body, bool) {
 	if !wire.Valid(raw) {
 		return body{}, false
 	}
-	b := body{model: text(wire.Get(raw, "model")), key: text(wire.Get(raw, "metadata", sessionKey)), tools: wire.Get(raw, "tools")}
+	b := body{api: api, model: text(wire.Get(raw, "model")), key: text(wire.Get(raw, "metadata", sessionKey)), tools: wire.Get(raw, "tools")}
 	if b.tools == nil {
 		b.tools = wire.Get(raw, "functions")
 	}
