@@ -33,9 +33,11 @@ fuzz: ## Fuzz the whole house: each target for FUZZTIME
 	done
 
 SEEDS ?= 1000
+STORM ?= 20m
 .PHONY: chaos
-chaos: ## Do random things to the sandbox manager, with SEEDS seeds, and check its laws
+chaos: ## Do random things to the sandbox manager: SEEDS seeds in virtual time, then for STORM with real processes
 	go test -race -timeout 60m -run '^TestLawsHoldInChaos$$' ./sandbox -seeds $(SEEDS)
+	go test -race -timeout 90m -run '^TestStorm$$' ./sandbox -storm $(STORM)
 
 .PHONY: build
 build: ## Build bin/specbox, one static program

@@ -73,6 +73,16 @@ func (m *Manager) Audit() error {
 				}
 			}
 		}
+		if s.starting < s.maxStarts && s.slots.next(s.mayStart) != nil {
+			wrong("a call could start, and waits")
+		}
+		if s.room.next(s.fits) != nil {
+			wrong("a call has room, and waits")
+		}
+		if s.slots.n == 0 && !s.pressed() && s.guessing < s.spec.Starts && s.starting+s.guessing < s.maxStarts+s.spec.Starts &&
+			s.guessed.next(func(b *box) bool { return s.hindrance(b) == nil }) != nil {
+			wrong("a guess could start, and waits")
+		}
 		for key, b := range s.bound {
 			if key != b.binding {
 				wrong("%s is bound to somebody else", b.id)

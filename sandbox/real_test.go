@@ -3,10 +3,14 @@ package sandbox_test
 import (
 	"context"
 	"crypto/sha256"
+	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -17,19 +21,65 @@ import (
 	"github.com/specbox/specbox/sandbox/sandboxtest"
 )
 
-// asServer tells this program that it is run as a server.
-const asServer = "SANDBOX_TEST_SERVER"
+const (
+	mannerVar = "SANDBOX_TEST_MANNER" // this program is to be a server
+	workVar   = "SANDBOX_TEST_WORK"   // … that has so much to do before
+)
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asServer) != "" {
+	process.Init()
+	if manner := os.Getenv(mannerVar); manner != "" {
+		steps, _ := strconv.Atoi(os.Getenv(workVar))
 		work := make([]byte, 1<<20)
-		for range 100 { // what interpreters do before they listen
+		for range steps { // what interpreters do before they listen
 			sum := sha256.Sum256(work)
 			copy(work, sum[:])
 		}
-		sandboxtest.Main(sandboxtest.Echo)
+		sandboxtest.Main(manner)
 	}
 	os.Exit(m.Run())
+}
+
+var storm = flag.Duration("storm", 3*time.Second, "how long the storm against real processes lasts")
+
+// TestStorm does random things with real processes. make chaos makes it longer.
+func TestStorm(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, isolation := range []config.Isolation{config.Process, config.None} {
+		t.Run(string(isolation), func(t *testing.T) {
+			root := filepath.Join(t.TempDir(), "run")
+			b, err := process.New(process.Config{Run: root})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			spec := func(manner string) *sandbox.Spec {
+				s := &sandbox.Spec{
+					Server: manner, Isolation: isolation, Argv: []string{self}, Memory: 512 << 20, Pids: 128,
+					Env: map[string]string{mannerVar: manner, workVar: "10"},
+				}
+				if manner == sandboxtest.Missing {
+					s.Argv = []string{"specbox-no-such-program"}
+				}
+				return s
+			}
+			if inst, err := b.Create(t.Context(), "first", spec(sandboxtest.Echo), io.Discard); err != nil { // its thread has begun
+				t.Fatal(err)
+			} else if err := inst.Close(); err != nil {
+				t.Fatal(err)
+			}
+			sandboxtest.TestManager(t, sandboxtest.Suite{
+				Backend: b, Spec: spec,
+				Left: func() []string {
+					left, _ := filepath.Glob(filepath.Join(root, "*", "*"))
+					return slices.DeleteFunc(left, func(f string) bool { return filepath.Base(f) == "lock" })
+				},
+			}, *storm)
+		})
+	}
 }
 
 // BenchmarkFlood measures demanded starts of real processes, alone and beside a
@@ -55,7 +105,7 @@ func BenchmarkFlood(b *testing.B) {
 	defer running.Wait()
 	defer cancel()
 	real := func(server string) *sandbox.Spec {
-		return &sandbox.Spec{Server: server, Hash: "h", Isolation: config.None, Argv: []string{self}, Env: map[string]string{asServer: "1"}, StopGrace: time.Second}
+		return &sandbox.Spec{Server: server, Hash: "h", Isolation: config.None, Argv: []string{self}, Env: map[string]string{mannerVar: sandboxtest.Echo, workVar: "100"}, StopGrace: time.Second}
 	}
 	round := func(n int, flood bool) time.Duration {
 		stop := make(chan struct{})

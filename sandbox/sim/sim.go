@@ -327,12 +327,12 @@ func (i *instance) Thaw() error {
 	if !i.isFrozen() {
 		return nil
 	}
-	_ = pause(i.ctx, i.life.Thaw)
+	err := cmp.Or(pause(i.ctx, i.life.Thaw), i.life.ThawErr)
+	if err != nil {
+		return fmt.Errorf("server %q: sandbox %s is not thawed: %w", i.server, i.id, err)
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.life.ThawErr != nil {
-		return fmt.Errorf("server %q: sandbox %s is not thawed: %w", i.server, i.id, i.life.ThawErr)
-	}
 	if i.frozen != nil {
 		close(i.frozen)
 		i.frozen = nil
