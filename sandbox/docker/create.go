@@ -211,7 +211,7 @@ func (b *Backend) options(id string, spec *sandbox.Spec, im image) (client.Conta
 		RestartPolicy:  container.RestartPolicy{Name: "no"},
 		Mounts:         mounts,
 		ShmSize:        size,
-		Tmpfs:          map[string]string{"/tmp": tmpfs(size)},
+		Tmpfs:          map[string]string{"/tmp": tmpfs(size, user)},
 		Resources: container.Resources{
 			Memory: spec.Memory, MemorySwap: spec.Memory,
 			NanoCPUs: int64(spec.CPUs * 1e9),
@@ -219,7 +219,7 @@ func (b *Backend) options(id string, spec *sandbox.Spec, im image) (client.Conta
 		},
 	}
 	if spec.Home == "" {
-		host.Tmpfs[homeDir] = tmpfs(size)
+		host.Tmpfs[homeDir] = tmpfs(size, user)
 	}
 	if network == "none" {
 		host.DNS = []netip.Addr{netip.MustParseAddr("127.0.0.1")} // where nobody listens: refused at once
@@ -246,8 +246,29 @@ func (b *Backend) options(id string, spec *sandbox.Spec, im image) (client.Conta
 	return client.ContainerCreateOptions{Name: "specbox-" + b.name + "-" + id, Config: c, HostConfig: host}, nil
 }
 
-func tmpfs(size int64) string {
-	return "rw,nosuid,nodev,exec,mode=1777,size=" + strconv.FormatInt(size, 10)
+// tmpfs returns the options of a file system in memory that everybody may write
+// to. The engine gives it the mode of the folder that it finds there, so that it
+// is the user's own besides, if the user is a number.
+func tmpfs(size int64, user string) string {
+	out := "rw,nosuid,nodev,exec,mode=1777,size=" + strconv.FormatInt(size, 10)
+	if uid, gid, ok := numbers(user); ok {
+		out += fmt.Sprintf(",uid=%d,gid=%d", uid, gid)
+	}
+	return out
+}
+
+// numbers reads "uid" and "uid:gid". A name is none: only the image knows whose
+// it is.
+func numbers(user string) (uid, gid int, ok bool) {
+	name, group, _ := strings.Cut(user, ":")
+	uid, err := strconv.Atoi(name)
+	if err != nil {
+		return 0, 0, false
+	}
+	if gid, err = strconv.Atoi(group); err != nil {
+		gid = uid
+	}
+	return uid, gid, true
 }
 
 func networkMode(n config.Network) (container.NetworkMode, error) {
@@ -326,14 +347,9 @@ func own(dir, user string) error {
 	if !info.IsDir() {
 		return errors.New("it is not a folder")
 	}
-	name, group, _ := strings.Cut(user, ":")
-	uid, err := strconv.Atoi(name)
-	if err != nil {
-		return nil // only the image knows that name
-	}
-	gid, err := strconv.Atoi(group)
-	if err != nil {
-		gid = uid
+	uid, gid, ok := numbers(user)
+	if !ok {
+		return nil
 	}
 	return os.Chown(dir, uid, gid)
 }

@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -225,10 +226,14 @@ func (b *Backend) leave(id string) {
 
 // explain says what to do about an error of the engine.
 func (b *Backend) explain(err error) error {
-	if client.IsErrConnectionFailed(err) {
-		return fmt.Errorf("the Docker engine at %s cannot be reached: start it, or name another one in DOCKER_HOST (%w)", b.host, err)
+	if !client.IsErrConnectionFailed(err) {
+		return err
 	}
-	return err
+	var op *net.OpError // without what was asked, and where, once more
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	return fmt.Errorf("the Docker engine at %s cannot be reached: start it, or name another one in DOCKER_HOST (%w)", b.host, err)
 }
 
 // Close takes down the instances that are left and waits until all are gone. What

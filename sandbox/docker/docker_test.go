@@ -14,6 +14,7 @@ import (
 
 	"github.com/moby/moby/client"
 	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/internal/dockertest"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/sandbox/docker"
 	"github.com/specbox/specbox/sandbox/sandboxtest"
@@ -22,7 +23,7 @@ import (
 // inspect returns what the engine says of the container of a sandbox.
 func inspect(t *testing.T, label, value string) client.ContainerInspectResult {
 	t.Helper()
-	api, err := try(os.Getenv("DOCKER_HOST"))
+	api, err := dockertest.Connect("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/specbox/specbox/internal/dockertest"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/sandbox/docker"
 	"github.com/specbox/specbox/sandbox/sandboxtest"
@@ -96,15 +97,15 @@ func TestReapOfTheDead(t *testing.T) {
 func TestEngineRestarts(t *testing.T) {
 	for _, args := range [][]string{nil, {"--live-restore"}} {
 		t.Run(strings.Join(args, ""), func(t *testing.T) {
-			e := &engine{dir: t.TempDir(), args: args}
-			if err := e.start(); err != nil {
+			e := &dockertest.Engine{Dir: t.TempDir(), Args: args}
+			if err := e.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer func() { e.stop() }()
-			if err := makeImage(t.TempDir(), e.host(), testImage); err != nil {
+			defer func() { e.Stop() }()
+			if err := dockertest.Image(e.Host(), testImage, serverPath); err != nil {
 				t.Fatal(err)
 			}
-			b, err := docker.New(docker.Config{Run: t.TempDir(), Host: e.host()})
+			b, err := docker.New(docker.Config{Run: t.TempDir(), Host: e.Host()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +120,7 @@ func TestEngineRestarts(t *testing.T) {
 				}
 				all = append(all, p)
 			}
-			e.stop()
+			e.Stop()
 			for _, p := range all {
 				select {
 				case <-p.conn.Done():
@@ -146,7 +147,7 @@ func TestEngineRestarts(t *testing.T) {
 			if _, err := b.Create(t.Context(), nextID(), spec(sandboxtest.Echo), nil); err == nil || !strings.Contains(err.Error(), "cannot be reached") {
 				t.Errorf("without an engine: %v", err)
 			}
-			if err := e.start(); err != nil {
+			if err := e.Start(); err != nil {
 				t.Fatal(err)
 			}
 			inst, err := b.Create(t.Context(), nextID(), spec(sandboxtest.Echo), nil)
@@ -161,7 +162,7 @@ func TestEngineRestarts(t *testing.T) {
 			if err := inst.Close(); err != nil {
 				t.Error(err)
 			}
-			t.Setenv("DOCKER_HOST", e.host())
+			t.Setenv("DOCKER_HOST", e.Host())
 			for deadline := time.Now().Add(20 * time.Second); len(containers()) > 0; <-time.After(50 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("containers left: %v", containers())

@@ -1,30 +1,28 @@
 package docker_test
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/moby/moby/client"
 	"github.com/specbox/specbox/config"
+	"github.com/specbox/specbox/internal/dockertest"
 	"github.com/specbox/specbox/sandbox"
 	"github.com/specbox/specbox/sandbox/docker"
 	"github.com/specbox/specbox/wire"
-	"golang.org/x/sys/unix"
 )
 
 const testImage = "specbox-test:server"
+
+var serverPath string // the test server, a static program
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(ownerVar); dir != "" {
@@ -41,127 +39,38 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if _, err := try(os.Getenv("DOCKER_HOST")); err != nil {
-		own := &engine{dir: dir}
-		if err := own.start(); err != nil {
-			fmt.Println("no Docker engine answers, and none can be started (apt-get install docker.io, as root):", err)
+	serverPath = filepath.Join(dir, "server")
+	if err := build(serverPath); err != nil {
+		fmt.Println("build the test server:", err)
+		return 1
+	}
+	if api, err := dockertest.Connect(""); err == nil {
+		api.Close()
+	} else {
+		own := &dockertest.Engine{Dir: dir}
+		if err := own.Start(); err != nil {
+			fmt.Println("no Docker engine answers, and none can be started:", err)
 			return 1
 		}
-		defer own.stop()
-		os.Setenv("DOCKER_HOST", own.host())
+		defer own.Stop()
+		os.Setenv("DOCKER_HOST", own.Host())
 	}
-	if err := makeImage(dir, os.Getenv("DOCKER_HOST"), testImage); err != nil {
+	if err := dockertest.Image("", testImage, serverPath); err != nil {
 		fmt.Println("image of the test server:", err)
 		return 1
 	}
 	return m.Run()
 }
 
-// try asks an engine whether it is there.
-func try(host string) (*client.Client, error) {
-	opts := []client.Opt{client.FromEnv}
-	if host != "" {
-		opts = append(opts, client.WithHost(host))
-	}
-	api, err := client.New(opts...)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	_, err = api.Ping(ctx, client.PingOptions{})
-	return api, err
-}
-
-// An engine is a dockerd that a test started.
-type engine struct {
-	dir  string
-	args []string
-	cmd  *exec.Cmd
-	said bytes.Buffer
-}
-
-func (e *engine) host() string { return "unix://" + filepath.Join(e.dir, "docker.sock") }
-
-// start starts the engine, again if it was stopped.
-func (e *engine) start() error {
-	path, err := exec.LookPath("dockerd")
-	if err != nil {
-		return err
-	}
-	e.cmd = exec.Command(path, append([]string{
-		"--host", e.host(), "--data-root", filepath.Join(e.dir, "data"), "--exec-root", filepath.Join(e.dir, "exec"),
-		"--pidfile", filepath.Join(e.dir, "pid"), "--storage-driver", "vfs", "--iptables=false", "--ip6tables=false",
-	}, e.args...)...)
-	e.said.Reset()
-	e.cmd.Stdout, e.cmd.Stderr = &e.said, &e.said
-	if err := e.cmd.Start(); err != nil {
-		return err
-	}
-	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(50 * time.Millisecond) {
-		if _, err = try(e.host()); err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			e.stop()
-			return fmt.Errorf("dockerd: %w: %s", err, e.said.String())
-		}
-	}
-}
-
-// stop ends the engine. Containers end with it, unless it runs with --live-restore.
-func (e *engine) stop() {
-	_ = e.cmd.Process.Signal(os.Interrupt)
-	done := make(chan error, 1)
-	go func() { done <- e.cmd.Wait() }()
-	select {
-	case <-done:
-	case <-time.After(30 * time.Second):
-		_ = e.cmd.Process.Kill()
-		<-done
-	}
-	_ = unix.Unmount(filepath.Join(e.dir, "data"), unix.MNT_DETACH) // left by --live-restore
-}
-
-// makeImage makes an image of the test server alone.
-func makeImage(dir, host, name string) error {
-	program := filepath.Join(dir, "server")
-	build := exec.Command("go", "build", "-o", program, "./testdata/server")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
+// build builds the test server.
+func build(program string) error {
+	c := exec.Command("go", "build", "-o", program, "./testdata/server")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	b, err := os.ReadFile(program)
-	if err != nil {
-		return err
-	}
-	var root bytes.Buffer
-	w := tar.NewWriter(&root)
-	err = errors.Join(
-		w.WriteHeader(&tar.Header{Name: "server", Mode: 0o755, Size: int64(len(b))}),
-		second(w.Write(b)),
-		w.WriteHeader(&tar.Header{Name: "tmp/", Mode: 0o777, Typeflag: tar.TypeDir}),
-		w.Close(),
-	)
-	if err != nil {
-		return err
-	}
-	api, err := try(host)
-	if err != nil {
-		return err
-	}
-	defer api.Close()
-	res, err := api.ImageImport(context.Background(), client.ImageImportSource{Source: &root, SourceName: "-"}, name,
-		client.ImageImportOptions{Changes: []string{`ENTRYPOINT ["/server"]`, "WORKDIR /"}})
-	if err != nil {
-		return err
-	}
-	defer res.Close()
-	_, err = io.Copy(io.Discard, res)
-	return err
+	return nil
 }
-
-func second(_ int, err error) error { return err }
 
 // newBackend returns a backend that is closed at the end of the test; then no
 // container of it is left.
@@ -187,22 +96,7 @@ func newBackend(t *testing.T) (*docker.Backend, string) {
 }
 
 // containers returns those that any SpecBox made, by state.
-func containers() []string {
-	api, err := try(os.Getenv("DOCKER_HOST"))
-	if err != nil {
-		return []string{err.Error()}
-	}
-	defer api.Close()
-	found, err := api.ContainerList(context.Background(), client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", docker.LabelInstance)})
-	if err != nil {
-		return []string{err.Error()}
-	}
-	var out []string
-	for _, c := range found.Items {
-		out = append(out, strings.Join(c.Names, " ")+" "+string(c.State))
-	}
-	return out
-}
+func containers() []string { return dockertest.Labelled("", docker.LabelInstance) }
 
 func spec(manner string) *sandbox.Spec {
 	return &sandbox.Spec{
