@@ -72,7 +72,7 @@ type PrewarmReport struct {
 	Busy      float64        `json:"cpu_busy"` // share of all cores that was in use, by whomever, while sessions were played
 	Seconds   float64        `json:"seconds"`
 	Cells     []*PrewarmCell `json:"cells"`
-	timelines map[string]*timeline
+	timelines map[string]*Timeline
 }
 
 // A PrewarmCell is what was measured of one policy at one length of cold starts.
@@ -157,7 +157,7 @@ func Prewarm(ctx context.Context, o PrewarmOptions) (*PrewarmReport, error) {
 	}
 	r := &PrewarmReport{
 		Tasks: len(w.tasks), Servers: len(w.entries), Rate: o.Rate, First: o.First.Seconds(), Sessions: o.Sessions,
-		Seeds: o.Seeds, Share: share, Limited: w.limited, CPUs: runtime.NumCPU(), timelines: map[string]*timeline{},
+		Seeds: o.Seeds, Share: share, Limited: w.limited, CPUs: runtime.NumCPU(), timelines: map[string]*Timeline{},
 	}
 	used, idle := machineTime()
 	for seed := range o.Seeds {
@@ -225,7 +225,7 @@ func newWorld(o PrewarmOptions) (*world, error) {
 	}
 	slices.SortStableFunc(w.tasks, func(a, b replay.Trajectory) int { return int(length(b) - length(a)) }) // so that all end together
 	for i := range w.tasks {
-		w.scripts = append(w.scripts, w.script(&w.tasks[i]))
+		w.scripts = append(w.scripts, Script(&w.tasks[i], w.toolName))
 	}
 	if w.dir, err = os.MkdirTemp("", "specbox-bench"); err != nil {
 		return nil, err
@@ -250,11 +250,11 @@ func (s *setting) String() string { return s.cold.String() }
 
 // measure plays all sessions in some settings under all policies, at once.
 func (w *world) measure(ctx context.Context, r *PrewarmReport, some []*setting, seed int) error {
-	m, err := w.startModel(uint64(seed))
+	m, err := StartModel(model.Config{Scripts: w.scripts, Rate: w.o.Rate, First: w.o.First, Jitter: jitter, Seed: uint64(seed)})
 	if err != nil {
 		return err
 	}
-	defer m.stop()
+	defer m.Stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make([]*played, len(some)*len(w.o.Policies))
@@ -277,7 +277,7 @@ func (w *world) measure(ctx context.Context, r *PrewarmReport, some []*setting, 
 	for i, result := range results {
 		cold, policy := some[i/len(w.o.Policies)].cold, w.o.Policies[i%len(w.o.Policies)]
 		r.cell(policy, cold).enter(result, seed)
-		if t := result.timeline(); seed == 0 && t != nil {
+		if t := result.timeline(policy); seed == 0 && t != nil {
 			r.timelines[policy+cold.String()] = t
 		}
 	}

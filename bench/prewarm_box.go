@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +16,6 @@ import (
 	"time"
 
 	"github.com/specbox/specbox/replay"
-	"github.com/specbox/specbox/replay/model"
 	"github.com/specbox/specbox/replay/standin"
 )
 
@@ -59,48 +56,6 @@ var notInTools = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 // toolName returns the name of a tool at SpecBox.
 func (w *world) toolName(c replay.Call) string {
 	return notInTools.ReplaceAllString(w.names[c.Server]+"__"+c.Tool, "_")
-}
-
-// script makes the model's part of a session.
-func (w *world) script(t *replay.Trajectory) model.Script {
-	sc := model.Script{Key: t.ID}
-	for _, s := range t.Spoken() {
-		turn := model.Turn{}
-		if s.Text != "" {
-			turn.Parts = []model.Part{{Text: s.Text}}
-		}
-		for _, c := range s.Calls {
-			turn.Calls = append(turn.Calls, model.Call{Name: w.toolName(c), Arguments: c.Compact()})
-		}
-		sc.Turns = append(sc.Turns, turn)
-	}
-	return sc
-}
-
-// A modelServer is the replayed model at an address.
-type modelServer struct {
-	url  string
-	srv  *http.Server
-	done chan struct{}
-}
-
-func (w *world) startModel(seed uint64) (*modelServer, error) {
-	m, err := model.New(model.Config{Scripts: w.scripts, Rate: w.o.Rate, First: w.o.First, Jitter: jitter, Seed: seed})
-	if err != nil {
-		return nil, err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	s := &modelServer{url: "http://" + l.Addr().String() + "/v1", srv: &http.Server{Handler: m}, done: make(chan struct{})}
-	go func() { defer close(s.done); _ = s.srv.Serve(l) }() // stop waits for it
-	return s, nil
-}
-
-func (s *modelServer) stop() {
-	_ = s.srv.Close()
-	<-s.done
 }
 
 func (s *setting) costFile() string { return filepath.Join(s.dir, "cost.json") }
@@ -177,8 +132,8 @@ const (
 
 // probe calls a tool of a fresh server, at two costs of a start.
 func (s *setting) probe(ctx context.Context, b *box) error {
-	a := newAgents(b.url)
-	defer a.close()
+	a := NewAgents(b.url)
+	defer a.Close()
 	i := slices.IndexFunc(s.entries, func(e replay.Entry) bool { return len(e.Tools) > 0 })
 	if i < 0 {
 		return errors.New("no server of the catalogue has a tool")
@@ -212,7 +167,7 @@ func (w *world) calibrate(trace string) error {
 	}
 	var little, much []float64
 	for n := range 2 * probes {
-		i := slices.IndexFunc(events, func(e event) bool { return e.Kind == callKind && e.TraceID == traceID(n+1) })
+		i := slices.IndexFunc(events, func(e Event) bool { return e.Kind == callKind && e.TraceID == TraceID(n+1) })
 		if i < 0 {
 			return errors.New("the trace lacks a call that was made")
 		}

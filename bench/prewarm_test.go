@@ -22,19 +22,19 @@ const tenth = 100 * time.Millisecond
 func at(n int) time.Time { return time.Unix(1000, 0).Add(time.Duration(n) * tenth) }
 
 // aCall was committed at from, had its sandbox at ready, and was answered at to.
-func aCall(session, step int, server, sandbox, outcome, cause string, from, ready, to int) event {
-	return event{
+func aCall(session, step int, server, sandbox, outcome, cause string, from, ready, to int) Event {
+	return Event{
 		Time: at(to), Kind: callKind, Method: "tools/call", Server: server, Step: step, Sandbox: sandbox, Cause: cause, Outcome: outcome,
-		Provision: time.Duration(ready-from) * tenth, Exec: time.Duration(to-ready) * tenth, Lead: tenth, TraceID: traceID(session),
+		Provision: time.Duration(ready-from) * tenth, Exec: time.Duration(to-ready) * tenth, Lead: tenth, TraceID: TraceID(session),
 	}
 }
 
-func aStart(server, sandbox, cause string, from, ready int) event {
-	return event{Time: at(ready), Kind: startKind, Server: server, Sandbox: sandbox, Cause: cause, Provision: time.Duration(ready-from) * tenth}
+func aStart(server, sandbox, cause string, from, ready int) Event {
+	return Event{Time: at(ready), Kind: startKind, Server: server, Sandbox: sandbox, Cause: cause, Provision: time.Duration(ready-from) * tenth}
 }
 
 func TestFirstUses(t *testing.T) {
-	got := firstUses([]event{
+	got := firstUses([]Event{
 		aCall(1, 2, "a", "a-1", "warm", "demand", 90, 90, 95), // not the first
 		aCall(1, 1, "a", "a-1", "late", "demand", 11, 40, 41), // came a moment after the one that began the start
 		aCall(1, 1, "a", "a-1", "cold", "demand", 10, 40, 50),
@@ -47,7 +47,7 @@ func TestFirstUses(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := firstUses([]event{
+	if got := firstUses([]Event{
 		aCall(1, 1, "a", "a-1", "late", "tool name", 10, 40, 50),
 		aCall(1, 1, "a", "a-1", "cold", "demand", 11, 40, 50),
 	}); got[0].Outcome != "cold" {
@@ -57,11 +57,11 @@ func TestFirstUses(t *testing.T) {
 
 // two sessions, of which the second uses nothing that was started ahead.
 func twoSessions() *played {
-	p := &played{sessions: []session{
-		{task: "one", begin: at(0), end: at(100), answers: []answerTime{{at(1), at(2), at(10)}}},
-		{task: "two", begin: at(50), end: at(200), failed: 1},
+	p := &played{sessions: []Session{
+		{number: 1, task: "one", begin: at(0), end: at(100), answers: []answerTime{{at(1), at(2), at(10)}}},
+		{number: 2, task: "two", begin: at(50), end: at(200), failed: 1},
 	}}
-	p.read([]event{
+	p.read([]Event{
 		aStart("a", "a-0", "catalog", 0, 1),
 		aStart("a", "a-1", "intent", 5, 25),
 		aStart("b", "b-1", "prompt", 60, 80), // for nobody, while both went on
@@ -86,8 +86,8 @@ func TestReadCountsStarts(t *testing.T) {
 
 func TestReportComparesWithOnDemand(t *testing.T) {
 	r := &PrewarmReport{}
-	onDemand := &played{sessions: []session{{task: "one", begin: at(0), end: at(120)}, {task: "two", begin: at(0), end: at(200)}}}
-	onDemand.read([]event{
+	onDemand := &played{sessions: []Session{{task: "one", begin: at(0), end: at(120)}, {task: "two", begin: at(0), end: at(200)}}}
+	onDemand.read([]Event{
 		aStart("a", "a-1", "demand", 10, 30), aStart("d", "d-1", "demand", 150, 170),
 		aCall(1, 1, "a", "a-1", "cold", "demand", 10, 30, 35), aCall(2, 1, "d", "d-1", "cold", "demand", 150, 170, 171),
 	})
@@ -121,7 +121,7 @@ func TestMachineTimeGoesOn(t *testing.T) {
 
 func TestPictureIsWellFormed(t *testing.T) {
 	p := twoSessions()
-	r := &PrewarmReport{timelines: map[string]*timeline{"on-demand2s": p.timeline(), "other2s": p.timeline()}}
+	r := &PrewarmReport{timelines: map[string]*Timeline{"on-demand2s": p.timeline("on-demand"), "other2s": p.timeline("other")}}
 	var b strings.Builder
 	if err := r.Picture(&b, "other", 2*time.Second); err != nil {
 		t.Fatal(err)
@@ -140,6 +140,35 @@ func TestPictureIsWellFormed(t *testing.T) {
 	}
 	if err := r.Picture(&b, "none", 2*time.Second); err == nil {
 		t.Error("a policy that was not measured has a picture")
+	}
+}
+
+func TestTimelineOfOneSession(t *testing.T) {
+	s := Session{number: 1, begin: at(0), end: at(100), answers: []answerTime{{at(1), at(2), at(10)}}}
+	events := []Event{
+		aStart("a", "a-1", "catalog", 0, 1),
+		aStart("c", "c-1", "intent", 20, 40), // for nobody
+		aStart("b", "b-1", "demand", 50, 70),
+		aStart("a", "a-2", "tool name", 5, 25),
+		aCall(1, 2, "b", "b-1", "late", "demand", 60, 70, 81), // while the other waits
+		aCall(1, 2, "b", "b-1", "cold", "demand", 50, 70, 80),
+		aCall(1, 1, "a", "a-2", "late", "tool name", 10, 25, 30),
+		aCall(2, 1, "d", "d-1", "cold", "demand", 10, 25, 30), // of another session
+	}
+	want := &Timeline{Name: "alone", Model: []Span{{0.1, 1}}, End: 10, Lanes: []Lane{
+		{"a", []Span{{0.5, 2.5}}, []Span{{1, 2.5}}, []Span{{2.5, 3}}},
+		{"b", []Span{{5, 7}}, []Span{{5, 7}, {6, 7}}, []Span{{7, 8}, {7, 8.1}}},
+		{"c", []Span{{2, 4}}, nil, nil},
+	}}
+	got := s.Timeline("alone", events, true)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got.Waited() != 3.5 {
+		t.Errorf("calls waited %v s, want 3.5", got.Waited())
+	}
+	if got := s.Timeline("one of many", events, false); len(got.Lanes) != 2 {
+		t.Errorf("what was started for nobody is counted on a session: %+v", got.Lanes)
 	}
 }
 
@@ -224,7 +253,7 @@ func TestCalibrate(t *testing.T) {
 		if n%2 == 1 {
 			took = 100*time.Millisecond + 20*muchWork
 		}
-		line, err := json.Marshal(map[string]any{"kind": "call", "trace_id": traceID(n + 1), "provision_ns": took})
+		line, err := json.Marshal(map[string]any{"kind": "call", "trace_id": TraceID(n + 1), "provision_ns": took})
 		if err != nil {
 			t.Fatal(err)
 		}

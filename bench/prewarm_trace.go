@@ -12,12 +12,13 @@ import (
 	"github.com/specbox/specbox/replay"
 )
 
-// An event is a line of SpecBox's trace, as docs/observability.md describes it.
-type event struct {
+// An Event is a line of SpecBox's trace, as docs/observability.md describes it.
+type Event struct {
 	Time      time.Time     `json:"t"`
 	Kind      string        `json:"kind"`
 	Server    string        `json:"server"`
 	Method    string        `json:"method"`
+	Tool      string        `json:"tool"`
 	Step      int           `json:"step"`
 	Sandbox   string        `json:"sandbox"`
 	Cause     string        `json:"cause"`
@@ -27,6 +28,7 @@ type event struct {
 	Exec      time.Duration `json:"exec_ns"`
 	Err       string        `json:"err"`
 	TraceID   string        `json:"trace_id"`
+	Detail    string        `json:"detail"`
 }
 
 // Kinds and causes of events.
@@ -38,21 +40,21 @@ const (
 )
 
 // commit returns when a call was made.
-func (e *event) commit() time.Time { return e.Time.Add(-e.Exec - e.Provision) }
+func (e *Event) commit() time.Time { return e.Time.Add(-e.Exec - e.Provision) }
 
 // begin returns when the start of a sandbox began.
-func (e *event) begin() time.Time { return e.Time.Add(-e.Provision) }
+func (e *Event) begin() time.Time { return e.Time.Add(-e.Provision) }
 
 // readEvents reads a trace.
-func readEvents(file string) ([]event, error) {
+func readEvents(file string) ([]Event, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // it was read only
-	var all []event
+	var all []Event
 	for dec := json.NewDecoder(f); ; {
-		var e event
+		var e Event
 		if err := dec.Decode(&e); errors.Is(err, io.EOF) {
 			return all, nil
 		} else if err != nil {
@@ -63,14 +65,14 @@ func readEvents(file string) ([]event, error) {
 }
 
 // read takes from the trace what agents cannot see.
-func (p *played) read(events []event) {
+func (p *played) read(events []Event) {
 	p.events = events
 	used := map[string]bool{} // sandboxes
 	owner := map[string]int{} // trace id -> session
 	for i := range p.sessions {
-		owner[traceID(i+1)] = i
+		owner[TraceID(i+1)] = i
 	}
-	calls := make([][]event, len(p.sessions))
+	calls := make([][]Event, len(p.sessions))
 	for _, e := range events {
 		if e.Kind != callKind || e.Method != "tools/call" {
 			continue
@@ -98,8 +100,8 @@ func (p *played) read(events []event) {
 // blame counts a wasted start on the session during which it was asked for. Of
 // several that were under way each gets a part: the trace need not say whose
 // text it was that made it likely.
-func (p *played) blame(e event) {
-	var under []*session
+func (p *played) blame(e Event) {
+	var under []*Session
 	for i := range p.sessions {
 		if s := &p.sessions[i]; !e.begin().Before(s.begin) && e.begin().Before(s.end) {
 			under = append(under, s)
@@ -113,8 +115,8 @@ func (p *played) blame(e event) {
 // firstUses returns the first use of each server among the calls of a session.
 // Calls of one step go out together: if one of them had to begin the start, the
 // use was cold.
-func firstUses(calls []event) []PrewarmUse {
-	slices.SortStableFunc(calls, func(a, b event) int { return a.commit().Compare(b.commit()) })
+func firstUses(calls []Event) []PrewarmUse {
+	slices.SortStableFunc(calls, func(a, b Event) int { return a.commit().Compare(b.commit()) })
 	var uses []PrewarmUse
 	step := map[string]int{} // server -> step of its first use
 	at := map[string]int{}   // server -> index in uses
