@@ -390,7 +390,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, rt route, tenant
 	if looks {
 		out.exchange = p.open(rt, tenant, func(x *exchange) reader { return x.observe(read) })
 		defer out.exchange.end()
-		w = &writer{ResponseWriter: w, x: out.exchange}
+		w = &writer{w, http.NewResponseController(w), out.exchange}
 	}
 	up.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sendingKey{}, out)))
 }
@@ -557,7 +557,8 @@ func (p *Proxy) answerBegins(r *http.Response) error {
 // A writer passes what it is given on to the client, and then to an exchange.
 type writer struct {
 	http.ResponseWriter
-	x *exchange
+	client *http.ResponseController
+	x      *exchange
 }
 
 // Write writes to the client, and keeps a copy to look at after the flush.
@@ -569,7 +570,7 @@ func (w *writer) Write(b []byte) (int, error) {
 
 // FlushError sends to the client what was written, and then lets it be looked at.
 func (w *writer) FlushError() error {
-	err := http.NewResponseController(w.ResponseWriter).Flush()
+	err := w.client.Flush()
 	w.x.p.lookers.look(w.x)
 	return err
 }
