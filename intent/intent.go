@@ -46,6 +46,14 @@ type History struct {
 	Used       [][]string // servers that each earlier step of the session called, oldest first
 	Tools      []string   // servers whose tools stand in the model's request; nil: unknown
 	Candidates []string   // servers that a search for tools returned since the last call, best first; nil: none
+	Offered    []string   // servers that searches returned before that in the session, those of the last search first; nil: none
+}
+
+// A Session is what policies are fitted on: the steps of one session, in order.
+// Sessions of one task are not independent.
+type Session struct {
+	Task  string
+	Steps []Step
 }
 
 // A Kind says what a piece of a model's text is.
@@ -59,8 +67,9 @@ const (
 
 // A Segment is a piece of text of one kind.
 type Segment struct {
-	Kind Kind
-	Text string
+	Kind  Kind
+	Text  string
+	Found []string // of a Query: servers that the search returned, best first; nil: unknown
 }
 
 // An Intent is a guess that the model will call a server in this step.
