@@ -34,6 +34,7 @@ type demo struct {
 	dir     string // state folder of its own
 	file    string // configuration
 	servers []demoServer
+	talk    demoTalk // of the agent with its model
 	idle    time.Duration
 	figures demoFigures
 	calls   []int     // made of each server
@@ -47,7 +48,8 @@ func (a *app) demoCommand() *cobra.Command {
 		Short: "Show SpecBox with six real servers, and measure it",
 		Long: `Install six MCP servers written by others, serve them, and call them as a client
 does: lists with none of them alive, first and further calls, memory, and what
-stays when nobody calls. All figures are measured while you look.
+stays when nobody calls. Then lead a conversation with a model, a replay, in which
+they are started before they are called. All figures are measured while you look.
 
 The first time the packages are installed, with network, into the folder demo of
 the state folder; later ones need no network and take less than a minute. The
@@ -113,7 +115,7 @@ func demoLacks(ctx context.Context) error {
 }
 
 func newDemo(a *app, dir string, servers []demoServer, idle time.Duration) *demo {
-	d := &demo{app: *a, dir: dir, servers: servers, idle: idle, calls: make([]int, len(servers))}
+	d := &demo{app: *a, dir: dir, servers: servers, talk: usualTalk(), idle: idle, calls: make([]int, len(servers))}
 	d.figures.Version, d.figures.State, d.figures.Cores = thisVersion().Version, dir, runtime.NumCPU()
 	d.figures.Problems, d.figures.Install.Servers = []string{}, []string{}
 	d.figures.Idle.Timeout = ms(idle)
@@ -156,6 +158,9 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	if err := d.use(ctx); err != nil {
+		return err
+	}
+	if err := d.foresee(ctx); err != nil {
 		return err
 	}
 	d.figures.Took = ms(time.Since(began))
@@ -228,7 +233,7 @@ func (d *demo) install(ctx context.Context) error {
 			failed[p.Server] = fmt.Sprintf("%s: %v", p.Phase, p.Err)
 		}
 		r.report(progressOf(p))
-	}}, r, func(ctx context.Context, h *specbox.Runtime) error {
+	}}, nil, r, func(ctx context.Context, h *specbox.Runtime) error {
 		select {
 		case <-h.Prepared():
 		case <-ctx.Done():
@@ -297,16 +302,17 @@ func (d *demo) print(head []string, rows [][]string) {
 	}
 }
 
-// inside runs a SpecBox over the demo's configuration, and use with it. When it
-// returns nothing of that SpecBox is alive; stopping it took so long.
-func (d *demo) inside(ctx context.Context, o specbox.Options, log io.Writer, use func(context.Context, *specbox.Runtime) error) (stopping time.Duration, err error) {
+// inside runs a SpecBox over the demo's configuration, with what change makes of
+// it, and use with it. When it returns nothing of that SpecBox is alive; stopping it
+// took so long.
+func (d *demo) inside(ctx context.Context, o specbox.Options, change func(*config.Config), log io.Writer, use func(context.Context, *specbox.Runtime) error) (stopping time.Duration, err error) {
 	c, faults := config.Load(d.file, os.LookupEnv)
 	if fatal := config.Fatal(faults); len(fatal) > 0 {
 		return 0, errors.New(fatal[0].String())
 	}
 	c.Listen = "127.0.0.1:0"
-	for _, s := range c.Servers {
-		s.IdleTimeout = d.idle
+	if change != nil {
+		change(c)
 	}
 	o.Config, o.State, o.Version = c, d.dir, thisVersion().Version
 	if o.Log, err = d.logger(log); err != nil {
@@ -340,7 +346,12 @@ func (d *demo) use(ctx context.Context) error {
 	d.chapter("3. Ask what there is, with nothing running")
 	trace := newDemoTrace()
 	began := time.Now()
-	stopping, err := d.inside(ctx, specbox.Options{Offline: true, Trace: trace}, d.errs, func(ctx context.Context, h *specbox.Runtime) error {
+	soon := func(c *config.Config) {
+		for _, s := range c.Servers {
+			s.IdleTimeout = d.idle
+		}
+	}
+	stopping, err := d.inside(ctx, specbox.Options{Offline: true, Trace: trace}, soon, d.errs, func(ctx context.Context, h *specbox.Runtime) error {
 		d.figures.Open = ms(time.Since(began))
 		v := &visit{demo: d, house: h, trace: trace, client: newMCPClient(h.URL())}
 		defer v.client.http.CloseIdleConnections()

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/specbox/specbox/bench"
 )
 
 // demoFigures are what `specbox demo --json` prints: measured, all of them.
@@ -56,6 +58,7 @@ type demoFigures struct {
 		Left  int     `json:"processes_left"`
 		Files int     `json:"files_left"` // of sandboxes
 	} `json:"shutdown"`
+	Foresight demoForesight `json:"foresight"`
 }
 
 // A demoList is a request that is answered with no sandbox alive.
@@ -183,15 +186,7 @@ func processesLeft(pids []int) int {
 }
 
 // A demoEvent is what the demo reads of one line of the trace.
-type demoEvent struct {
-	Time      time.Time     `json:"t"`
-	Kind      string        `json:"kind"`
-	Server    string        `json:"server"`
-	Sandbox   string        `json:"sandbox"`
-	Outcome   string        `json:"outcome"`
-	Provision time.Duration `json:"provision_ns"`
-	Detail    string        `json:"detail"`
-}
+type demoEvent = bench.Event
 
 // demoTrace takes the trace of a SpecBox, as a file would. One goroutine may
 // await what others write.

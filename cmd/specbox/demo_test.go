@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/specbox/specbox/bench"
 	"github.com/specbox/specbox/config"
 	"github.com/specbox/specbox/launcher"
 	"github.com/specbox/specbox/servers"
@@ -54,10 +55,11 @@ func TestDemoServersArePinned(t *testing.T) {
 }
 
 // demoOf runs a demo of servers in dir and returns its figures and its story.
-func demoOf(t *testing.T, dir string, list []demoServer, idle time.Duration) (demoFigures, string) {
+func demoOf(t *testing.T, dir string, list []demoServer, talk demoTalk, idle time.Duration) (demoFigures, string) {
 	t.Helper()
 	var story bytes.Buffer
 	d := newDemo(&app{out: &story, errs: io.Discard, logLevel: "info", logFormat: "text"}, dir, list, idle)
+	d.talk = talk
 	if err := d.run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, &story)
 	}
@@ -71,7 +73,7 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, story := demoOf(t, filepath.Join(dir, ".demo"), demoServers(runtime.GOARCH), demoIdle)
+	f, story := demoOf(t, filepath.Join(dir, ".demo"), demoServers(runtime.GOARCH), usualTalk(), demoIdle)
 	if !f.OK || len(f.Problems) > 0 {
 		t.Fatalf("problems: %q\n%s", f.Problems, story)
 	}
@@ -88,6 +90,42 @@ func TestDemo(t *testing.T) {
 		if r.Outcome != "cold" || r.First < r.Start || r.Start == 0 || r.Further != demoFurther || r.Median >= r.First || r.Memory == 0 || r.Backend != "process" || r.Version == "" {
 			t.Errorf("%+v", r)
 		}
+	}
+	checkForesight(t, &f.Foresight, "git", "filesystem", "time", "memory")
+}
+
+// checkForesight checks what was measured of a conversation in which each server
+// is called once.
+func checkForesight(t *testing.T, f *demoForesight, servers ...string) {
+	t.Helper()
+	if f.OnDemand == nil || f.SpecBox == nil || f.OnDemand.Policy != "off" || f.SpecBox.Policy != "calibrated" {
+		t.Fatalf("on demand %+v, SpecBox %+v", f.OnDemand, f.SpecBox)
+	}
+	if n := len(servers); f.OnDemand.Starts != n || f.OnDemand.Wasted != 0 || f.SpecBox.Starts < n || f.OnDemand.Wait <= 0 || f.Ratio <= 0 {
+		t.Errorf("on demand %+v, SpecBox %+v, ratio %v", f.OnDemand, f.SpecBox, f.Ratio)
+	}
+	ahead := 0
+	for _, p := range []*demoPlayed{f.OnDemand, f.SpecBox} {
+		var called []string
+		for _, c := range p.Calls {
+			called = append(called, c.Server)
+			if p == f.OnDemand && (c.Outcome != "cold" || c.Cause != "demand" || c.Lead != 0) {
+				t.Errorf("on demand: %+v", c)
+			}
+			if c.Lead > 0 {
+				ahead++
+			}
+		}
+		slices.Sort(called)
+		if want := slices.Sorted(slices.Values(servers)); !slices.Equal(called, want) {
+			t.Errorf("%s: called %q, want %q", p.Policy, called, want)
+		}
+	}
+	if ahead == 0 {
+		t.Error("nothing was started ahead")
+	}
+	if b, err := os.ReadFile(f.Picture); err != nil || !strings.Contains(string(b), ">SpecBox: ") {
+		t.Errorf("picture %s: %v", f.Picture, err)
 	}
 }
 
@@ -108,7 +146,15 @@ func TestDemoGoesOn(t *testing.T) {
 		{"dead", "Go", `{"command": "` + nasty + `", "args": ["-exit", "3", "-say", "I will not"]}`, echo("hello")},
 		{"other", "Go", `{"command": "` + nasty + `"}`, echo("good bye")},
 		{"open", "Go", `{"command": "` + nasty + `", "specbox": {"isolation": "none"}}`, echo("hello")},
-	}, 300*time.Millisecond)
+	}, demoTalk{user: "Say it", rate: 1000, turns: []demoTurn{
+		{"I say it.", []demoAct{{"well", "fail", `{"text": "ouch"}`}, {"dead", "echo", "{}"}}},
+		{"Nobody hears it.", []demoAct{{"gone", "echo", "{}"}}},
+		{"That is all.", nil},
+	}}, 300*time.Millisecond)
+	if !slices.Contains(f.Problems, "the conversation, on demand: call well__fail: ouch") || !slices.Contains(f.Problems, "the conversation, SpecBox: call well__fail: ouch") {
+		t.Errorf("no problem is that a call of the conversation fails: %q", f.Problems)
+	}
+	checkForesight(t, &f.Foresight, "well")
 	for server, want := range map[string]string{"gone": "install: ", "dead": "I will not", "other": `lacks "good bye"`, "open": "shares the net namespace"} {
 		if !slices.ContainsFunc(f.Problems, func(p string) bool { return strings.HasPrefix(p, "server "+server) && strings.Contains(p, want) }) {
 			t.Errorf("no problem of %s has %q: %q", server, want, f.Problems)
@@ -143,6 +189,22 @@ func TestDemoNeedsOneServer(t *testing.T) {
 		[]demoServer{{"dead", "none", `{"command": "/no/such/program"}`, nil}}, demoIdle)
 	if err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestBarsAreDrawn draws what is known.
+func TestBarsAreDrawn(t *testing.T) {
+	d := &demo{app: app{out: io.Discard}}
+	got := d.bar(10, 5, []barLayer{
+		{barStart, yellow, []bench.Span{{From: 0, To: 1.2}, {From: 2, To: 3}}},
+		{barWait, red, []bench.Span{{From: 2.5, To: 3}}},
+		{barCall, green, []bench.Span{{From: 3, To: 3.001}, {From: 5, To: 5}}},
+	})
+	if want := "--- -w█  █"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := axisText(24, 6), "0 s     2 s     4 s     6 s"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
