@@ -61,6 +61,12 @@ func (b *Backend) create(ctx context.Context, id string, spec *sandbox.Spec, std
 	asked, cancel := b.lenient(ctx)
 	defer cancel()
 	made, err := b.api.ContainerCreate(asked, options)
+	if err != nil && strings.Contains(err.Error(), "mount option") { // Podman knows no owner of a tmpfs
+		for at := range options.HostConfig.Tmpfs {
+			options.HostConfig.Tmpfs[at], _, _ = strings.Cut(options.HostConfig.Tmpfs[at], ownerOption)
+		}
+		made, err = b.api.ContainerCreate(asked, options)
+	}
 	if err != nil {
 		if !errdefs.IsConflict(err) && !errdefs.IsInvalidArgument(err) && !errdefs.IsNotFound(err) {
 			_ = b.remove(options.Name, spec.Server) // it may have been made all the same
@@ -103,6 +109,8 @@ type image struct {
 	user string
 	path string // PATH, as it sets it
 	own  bool   // it has a program of its own
+
+	checked bool // the engine would start programs in it to see how it is
 }
 
 // image looks an image up.
@@ -116,7 +124,7 @@ func (b *Backend) image(ctx context.Context, name string) (image, error) {
 	}
 	out := image{id: found.ID, path: basePath}
 	if c := found.Config; c != nil {
-		out.user, out.own = c.User, len(c.Entrypoint) > 0
+		out.user, out.own, out.checked = c.User, len(c.Entrypoint) > 0, c.Healthcheck != nil
 		for _, v := range c.Env {
 			if path, ok := strings.CutPrefix(v, "PATH="); ok {
 				out.path = path
@@ -234,11 +242,13 @@ func (b *Backend) options(id string, spec *sandbox.Spec, im image) (client.Conta
 		Image: spec.Image, Cmd: spec.Argv, User: user, WorkingDir: spec.Dir, Hostname: "specbox",
 		OpenStdin: true, StdinOnce: true, AttachStdin: true, AttachStdout: true, AttachStderr: true,
 		NetworkDisabled: network == "none",
-		Healthcheck:     &container.HealthConfig{Test: []string{"NONE"}},
 		Labels:          map[string]string{LabelInstance: b.name, LabelServer: spec.Server, LabelSandbox: id},
 	}
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		c.Env = append(c.Env, k+"="+env[k])
+	}
+	if im.checked {
+		c.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
 	}
 	if spec.Program != "" {
 		c.Entrypoint = []string{spec.Program}
@@ -252,10 +262,13 @@ func (b *Backend) options(id string, spec *sandbox.Spec, im image) (client.Conta
 func tmpfs(size int64, user string) string {
 	out := "rw,nosuid,nodev,exec,mode=1777,size=" + strconv.FormatInt(size, 10)
 	if uid, gid, ok := numbers(user); ok {
-		out += fmt.Sprintf(",uid=%d,gid=%d", uid, gid)
+		out += fmt.Sprintf("%s%d,gid=%d", ownerOption, uid, gid)
 	}
 	return out
 }
+
+// ownerOption begins what a tmpfs is told of its owner, which stands last.
+const ownerOption = ",uid="
 
 // numbers reads "uid" and "uid:gid". A name is none: only the image knows whose
 // it is.
