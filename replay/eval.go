@@ -19,24 +19,20 @@ var ErrMissing = errors.New("not there")
 // A Fitting is all that a policy may learn from before it is scored.
 type Fitting struct {
 	Servers []intent.Server
-	Train   []Session // to fit on
-	Tune    []Session // to choose thresholds on; of other tasks than Train
+	Train   []intent.Session // to fit on
+	Tune    []intent.Session // to choose thresholds on, and for nothing else
 	Seed    uint64
 	// Threshold returns the score from which on p should fire, for the best F1 on
 	// first uses in Tune, streamed as in life.
 	Threshold func(p intent.Policy) float64
 }
 
-// A Session is one recorded session. Runs of one task are not independent.
-type Session struct {
-	Task  string
-	Steps []intent.Step
-}
-
 // A Contestant is a policy that is to be scored.
 type Contestant struct {
 	Name   string
 	Seeded bool // fitting draws random numbers
+	Fixed  bool // it was fitted before, on what may be train sessions: cross-validation would say too much of it
+	Whole  bool // it chooses thresholds on parts of Train: in cross-validation, Tune belongs to that
 	// Fit makes the policy. An error that wraps ErrMissing leaves it out.
 	Fit func(context.Context, Fitting) (intent.Policy, error)
 }
@@ -62,6 +58,10 @@ type Evaluation struct {
 	First time.Duration // from a request to its first token
 	Hold  time.Duration // after which a sandbox is stopped that nobody used; 0: never
 	Cold  []float64     // seconds that a start takes; waits are told for each
+
+	// From adds to each policy, as POLICY@FROM, what it would be if it fired from
+	// that P on. A wrong start may cost less than a wait: this shows the choices.
+	From []float64
 
 	Mistakes bool // wrong decisions are listed
 
@@ -93,50 +93,73 @@ func Evaluate(ctx context.Context, e Evaluation) (*Report, error) {
 	}
 	r := e.report(arms, catalogue)
 	for _, c := range e.Contestants {
-		a := newAccount()
-		for i, arm := range arms {
-			if i > 0 && e.Folds == 0 && !c.Seeded {
-				break // it would be the same again
-			}
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			e.Progress(fmt.Sprintf("%s: %d of %d", c.Name, i+1, len(arms)))
-			err := e.run(ctx, c, arm, catalogue, a)
-			if errors.Is(err, ErrMissing) {
-				r.Missing[c.Name] = err.Error()
-				break
-			}
-			if err != nil {
-				return nil, fmt.Errorf("policy %s: %w", c.Name, err)
-			}
+		accounts := make([]*account, 1+len(e.From))
+		for i := range accounts {
+			accounts[i] = newAccount()
 		}
-		if _, ok := r.Missing[c.Name]; !ok {
-			r.enter(c.Name, a, e.Cold)
+		err := e.contest(ctx, c, arms, catalogue, accounts)
+		switch {
+		case errors.Is(err, ErrMissing):
+			r.Missing[c.Name] = err.Error()
+		case err != nil:
+			return nil, fmt.Errorf("policy %s: %w", c.Name, err)
+		default:
+			r.enter(c.Name, accounts[0], e.Cold)
+			for i, from := range e.From {
+				r.enter(fmt.Sprintf("%s@%g", c.Name, from), accounts[1+i], e.Cold)
+			}
 		}
 	}
 	return r, nil
 }
 
-// run fits a contestant on one arm and scores it there.
-func (e *Evaluation) run(ctx context.Context, c Contestant, arm arm, catalogue map[string]bool, a *account) error {
-	p, err := c.Fit(ctx, Fitting{
-		Servers: e.Servers, Train: sessions(arm.train), Tune: sessions(arm.tune), Seed: arm.seed,
-		Threshold: func(p intent.Policy) float64 {
-			return threshold(p, arm.tune, catalogue, &player{every: e.Every})
-		},
-	})
-	if err != nil {
-		return err
+// contest fits a contestant on each arm, and scores it there: as it decides, and
+// as it would with each threshold that is asked for.
+func (e *Evaluation) contest(ctx context.Context, c Contestant, arms []arm, catalogue map[string]bool, accounts []*account) error {
+	if c.Fixed && e.Folds > 0 {
+		return errors.New("its weights were fitted on train sessions already: it cannot be cross-validated on them")
 	}
+	for i, arm := range arms {
+		if i > 0 && e.Folds == 0 && !c.Seeded {
+			return nil // it would be the same again
+		}
+		e.Progress(fmt.Sprintf("%s: %d of %d", c.Name, i+1, len(arms)))
+		train := arm.train
+		if c.Whole && e.Folds > 0 {
+			train = slices.Concat(train, arm.tune)
+		}
+		p, err := c.Fit(ctx, Fitting{
+			Servers: e.Servers, Train: sessions(train), Tune: sessions(arm.tune), Seed: arm.seed,
+			Threshold: func(p intent.Policy) float64 {
+				return threshold(p, arm.tune, catalogue, &player{every: e.Every})
+			},
+		})
+		if err != nil {
+			return err
+		}
+		policies := []intent.Policy{p}
+		for _, from := range e.From {
+			policies = append(policies, thresholded{p, from})
+		}
+		for j, p := range policies {
+			if err := e.play(ctx, p, arm, catalogue, accounts[j]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// play scores a policy on what an arm has to score.
+func (e *Evaluation) play(ctx context.Context, p intent.Policy, arm arm, catalogue map[string]bool, a *account) error {
 	for _, rec := range arm.score {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		pl := &player{every: e.Every}
 		var turns []*played
-		for i := range rec.turns {
-			turns = append(turns, pl.play(p, &rec.turns[i]))
+		for i := range rec.steps {
+			turns = append(turns, pl.play(p, &rec.steps[i]))
 		}
 		s := scored(turns, catalogue)
 		s.waits = e.wait(turns, rec.flow)
@@ -152,14 +175,10 @@ func (e *Evaluation) run(ctx context.Context, c Contestant, arm arm, catalogue m
 }
 
 // sessions returns what may be learned from.
-func sessions(rs []recorded) []Session {
-	var all []Session
+func sessions(rs []recorded) []intent.Session {
+	var all []intent.Session
 	for _, r := range rs {
-		s := Session{Task: r.task}
-		for _, t := range r.turns {
-			s.Steps = append(s.Steps, t.Step)
-		}
-		all = append(all, s)
+		all = append(all, intent.Session{Task: r.task, Steps: r.steps})
 	}
 	return all
 }

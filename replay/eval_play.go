@@ -12,73 +12,98 @@ import (
 // to a token. A piece is lengthened to the end of its last character.
 const tokenBytes = 4
 
-// A turn is a step of a recorded session as it is played.
-type turn struct {
-	intent.Step
-	searches [][]string // what each search for tools returned, in order; nil: not to be told
-}
-
 // A recorded is a session as it is played.
 type recorded struct {
 	id, task string
-	turns    []turn
-	flow     []Turn // the same turns, as they are timed
+	steps    []intent.Step
+	flow     []Turn // the same steps, as they are timed
 }
 
 // record makes t ready to be played, with or without what its searches for
 // tools returned, and with names masked if mask is not nil.
 func record(t *Trajectory, candidates bool, mask *mask) recorded {
-	r := recorded{id: t.ID, task: t.Task, flow: t.Turns()}
+	r := recorded{id: t.ID, task: t.Task, steps: t.IntentSteps(), flow: t.Turns()}
 	var found []*Step // steps with candidates, which are the turns with candidates
 	for i := range t.Steps {
 		if len(t.Steps[i].Candidates) > 0 {
 			found = append(found, &t.Steps[i])
 		}
 	}
-	for _, s := range t.IntentSteps() {
-		tu := turn{Step: s}
+	var offered []string
+	for i := range r.steps {
+		s := &r.steps[i]
+		s.Text = slices.Clone(s.Text)
+		for j := range s.Text {
+			s.Text[j].Found = nil
+			if mask != nil {
+				s.Text[j].Text = mask.hide(s.Text[j].Text)
+			}
+		}
+		if mask != nil {
+			s.Prompt = mask.hide(s.Prompt)
+		}
+		s.Offered = offered
 		if len(s.Candidates) > 0 {
 			if candidates {
-				tu.searches = searches(s.Text, found[0].Candidates)
+				for _, l := range searched(s.Text, found[0].Candidates) {
+					offered = join(l, offered)
+				}
 			} else {
-				tu.Candidates = nil
+				s.Candidates = nil
 			}
 			found = found[1:]
 		}
-		if mask != nil {
-			tu.Prompt = mask.hide(tu.Prompt)
-			tu.Text = slices.Clone(tu.Text)
-			for i := range tu.Text {
-				tu.Text[i].Text = mask.hide(tu.Text[i].Text)
-			}
-		}
-		r.turns = append(r.turns, tu)
 	}
 	return r
 }
 
-// searches says which servers each search of a turn returned. The file holds the
-// results of all of them in one list. They return equally many nearly always; a
-// rest is given to the last, so that nothing is known too early.
-func searches(text []intent.Segment, all []Candidate) [][]string {
-	queries := 0
-	for _, seg := range text {
-		if seg.Kind == intent.Query {
-			queries++
+// Sessions returns sessions as policies are fitted on them, with or without what
+// their searches for tools returned: [intent.Segment] says what each found, and
+// [intent.History] what searches of earlier steps had found.
+func Sessions(ts []Trajectory, candidates bool) []intent.Session {
+	var all []intent.Session
+	for i := range ts {
+		r := record(&ts[i], candidates, nil)
+		all = append(all, intent.Session{Task: r.task, Steps: r.steps})
+	}
+	return all
+}
+
+// join returns names, and after them those of others that are not among them.
+func join(names, others []string) []string {
+	all := slices.Clone(names)
+	for _, o := range others {
+		if !slices.Contains(all, o) {
+			all = append(all, o)
 		}
 	}
-	queries = max(queries, 1)
-	lists := make([][]string, queries)
-	each := len(all) / queries
+	return all
+}
+
+// searched notes with each search in text which servers it returned, and
+// returns these lists. The file holds the results of all searches of a step in
+// one list. They return equally many nearly always; a rest is given to the last,
+// so that nothing is known too early.
+func searched(text []intent.Segment, all []Candidate) [][]string {
+	var queries []*intent.Segment
+	for i := range text {
+		if text[i].Kind == intent.Query {
+			queries = append(queries, &text[i])
+		}
+	}
+	n := max(len(queries), 1)
+	each := len(all) / n
+	lists := make([][]string, n)
 	for i := range lists {
 		part := all[i*each : (i+1)*each]
-		if i == queries-1 {
+		if i == n-1 {
 			part = all[i*each:]
 		}
 		for _, c := range part {
-			if !slices.Contains(lists[i], c.Server) {
-				lists[i] = append(lists[i], c.Server)
-			}
+			lists[i] = join(lists[i], []string{c.Server})
+		}
+		if i < len(queries) {
+			queries[i].Found = lists[i]
 		}
 	}
 	return lists
@@ -93,7 +118,7 @@ type outlook struct {
 
 // A played turn is what a policy said in it.
 type played struct {
-	*turn
+	*intent.Step
 	chars int // of its whole text
 	said  map[string]*outlook
 	order []string // servers at the end of the text, surest first
@@ -113,7 +138,7 @@ func (s *stopwatch) add(o stopwatch) {
 	s.decide += o.decide
 }
 
-// A player streams turns through a policy the way they come in life: token by
+// A player streams steps through a policy the way they come in life: token by
 // token, with a decision every so many bytes and wherever a piece of text ends.
 type player struct {
 	every int // bytes between decisions, at least
@@ -124,30 +149,30 @@ type player struct {
 	buf     [tokenBytes + utf8.UTFMax]byte
 }
 
-// play streams one turn through a watch of p, which is not told what the turn
+// play streams one step through a watch of p, which is not told what the step
 // called, nor what its searches are going to return.
-func (pl *player) play(p intent.Policy, t *turn) *played {
-	h := t.History
+func (pl *player) play(p intent.Policy, step *intent.Step) *played {
+	h := step.History
 	h.Candidates = nil
-	out := &played{turn: t, said: make(map[string]*outlook)}
+	out := &played{Step: step, said: make(map[string]*outlook)}
 	w := p.Begin(h)
 	pl.ask(w, out) // what is known before the first token may be enough
 
-	pending := t.searches
-	for i, seg := range t.Text {
+	told := false
+	for i, seg := range step.Text {
 		text := seg.Text
 		if i > 0 {
 			text = "\n" + text // else the words at the seam would be one
 		}
 		pl.stream(w, out, seg.Kind, text)
 		pl.ask(w, out)
-		if len(pending) > 0 && seg.Kind == intent.Query {
-			pl.tell(w, out, pending[0])
-			pending = pending[1:]
+		if len(seg.Found) > 0 {
+			pl.tell(w, out, seg.Found)
+			told = true
 		}
 	}
-	for _, found := range pending { // of searches whose words were not recorded
-		pl.tell(w, out, found)
+	if !told && len(step.Candidates) > 0 { // of searches whose words were not recorded
+		pl.tell(w, out, step.Candidates)
 	}
 	for _, g := range pl.guesses {
 		out.order = append(out.order, g.Server)

@@ -9,6 +9,7 @@ import (
 // A Report holds the figures of an evaluation, by policy.
 type Report struct {
 	Setting  Setting             `json:"setting"`
+	Policies []string            `json:"policies"`  // that were scored, in order
 	FirstUse map[string]*Figures `json:"first_use"` // decisions about servers not yet used in their session
 	AllSteps map[string]*Figures `json:"all_steps"` // decisions about all servers
 	Lead     map[string]*Lead    `json:"lead"`      // of right decisions about first uses
@@ -160,6 +161,7 @@ func (r *Report) enter(name string, a *account, cold []float64) {
 	for _, task := range slices.Sorted(maps.Keys(a.tasks)) {
 		all.add(a.tasks[task])
 	}
+	r.Policies = append(r.Policies, name)
 	draws := resample(a.tasks)
 	r.FirstUse[name] = figures(a, draws, &all, func(s *score) *tally { return &s.first })
 	r.AllSteps[name] = figures(a, draws, &all, func(s *score) *tally { return &s.all })
@@ -228,8 +230,8 @@ func size(rs []recorded, catalogue map[string]bool) Size {
 	tasks := make(map[string]bool)
 	for _, r := range rs {
 		tasks[r.task] = true
-		for i := range r.turns {
-			t := &r.turns[i]
+		for i := range r.steps {
+			t := &r.steps[i]
 			s.Steps++
 			used := usedBefore(&t.History)
 			for _, name := range t.Called {

@@ -304,6 +304,31 @@ func TestNothingIsKnownBeforeItsTime(t *testing.T) {
 	}
 }
 
+func TestSessionsTellWhatSearchesFound(t *testing.T) {
+	s := said("a", " > git", "on > mail")
+	s.Steps[0].Segments = []replay.Segment{{Kind: replay.Query, Text: "one"}, {Kind: replay.Content, Text: "hm"}, {Kind: replay.Query, Text: "two"}}
+	s.Steps[0].Candidates = []replay.Candidate{{Server: "mail"}, {Server: "maps"}, {Server: "git"}, {Server: "mail"}, {Server: "git"}}
+	told := replay.Sessions([]replay.Trajectory{s}, true)[0]
+	if told.Task != "a" || len(told.Steps) != 2 {
+		t.Fatalf("the session is %+v", told)
+	}
+	text := told.Steps[0].Text
+	if got, want := [][]string{text[0].Found, text[1].Found, text[2].Found}, [][]string{{"mail", "maps"}, nil, {"git", "mail"}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("searches found %v, want %v", got, want)
+	}
+	if told.Steps[0].Offered != nil {
+		t.Errorf("the first step was offered %v", told.Steps[0].Offered)
+	}
+	if got, want := told.Steps[1].Offered, []string{"git", "mail", "maps"}; !slices.Equal(got, want) {
+		t.Errorf("the second step was offered %v, want %v", got, want)
+	}
+	for _, st := range replay.Sessions([]replay.Trajectory{s}, false)[0].Steps {
+		if st.Offered != nil || st.Candidates != nil || slices.ContainsFunc(st.Text, func(g intent.Segment) bool { return g.Found != nil }) {
+			t.Errorf("results were told that were not asked for: %+v", st)
+		}
+	}
+}
+
 func TestTextComesInTokens(t *testing.T) {
 	p := &words{}
 	evaluate(t, replay.Evaluation{Test: []replay.Trajectory{said("a", "abcdefghij日本語 > git")}, Servers: servers("git"), Contestants: []replay.Contestant{just("words", p)}, Every: 1})
@@ -325,7 +350,7 @@ func TestMaskedNamesAreMasked(t *testing.T) {
 		{"the desktop of a commander", "the desktop of a commander"},
 	} {
 		p := &words{}
-		var learned []replay.Session
+		var learned []intent.Session
 		fit := func(_ context.Context, f replay.Fitting) (intent.Policy, error) {
 			learned = f.Train
 			return p, nil
@@ -412,6 +437,20 @@ func TestThresholdIsTheBestOnTune(t *testing.T) {
 	}
 }
 
+func TestOtherThresholdsAreTried(t *testing.T) {
+	test := []replay.Trajectory{said("a", "git mail > git"), said("b", "git mail > mail")}
+	p := &words{servers: []string{"git", "mail"}}
+	r := evaluate(t, replay.Evaluation{Test: test, Servers: servers("git", "mail"), Contestants: []replay.Contestant{just("words", p)}, From: []float64{0.4, 0.8}})
+	if want := []string{"words", "words@0.4", "words@0.8"}; !slices.Equal(r.Policies, want) {
+		t.Fatalf("scored are %v, want %v", r.Policies, want)
+	}
+	for name, want := range map[string][2]int{"words": {2, 2}, "words@0.4": {2, 2}, "words@0.8": {1, 1}} {
+		if f := r.FirstUse[name]; f.Right != want[0] || f.Wrong != want[1] {
+			t.Errorf("%s: %d right and %d wrong, want %v", name, f.Right, f.Wrong, want)
+		}
+	}
+}
+
 func TestMissingPoliciesAreReported(t *testing.T) {
 	gone := replay.Contestant{Name: "encoder", Fit: func(context.Context, replay.Fitting) (intent.Policy, error) {
 		return nil, fmt.Errorf("the weights are %w: fetch them", replay.ErrMissing)
@@ -422,5 +461,17 @@ func TestMissingPoliciesAreReported(t *testing.T) {
 	}
 	if r.FirstUse["encoder"] != nil || r.FirstUse["words"] == nil {
 		t.Errorf("figures are of %v", r.FirstUse)
+	}
+}
+
+func TestExplainTellsWhere(t *testing.T) {
+	p := &words{servers: []string{"git", "mail", "maps"}}
+	got := replay.Explain(p, intent.History{}, intent.Content, "日本 mail, then git")
+	want := []replay.Guess{{Server: "mail", Fired: true, At: 10, P: 1}, {Server: "git", Fired: true, At: 17, P: 0.5}}
+	if !slices.Equal(got, want) {
+		t.Errorf("explained as %+v, want %+v", got, want)
+	}
+	if len(p.taken) > 0 {
+		t.Errorf("explaining taught %+v", p.taken)
 	}
 }

@@ -19,8 +19,8 @@ func threshold(p intent.Policy, tune []recorded, catalogue map[string]bool, pl *
 	var all []decision
 	rights := 0
 	for _, r := range tune {
-		for i := range r.turns {
-			t := &r.turns[i]
+		for i := range r.steps {
+			t := &r.steps[i]
 			used := usedBefore(&t.History)
 			for _, s := range t.Called {
 				if catalogue[s] && !used[s] {
