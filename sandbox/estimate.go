@@ -27,7 +27,7 @@ type Estimate struct {
 const (
 	remembered = 64                     // figures of each kind
 	maxKnown   = 1024                   // servers; then all is learned anew
-	usualCold  = time.Second            // of a server that nothing is known of
+	usualCold  = time.Second            // of a server, while nothing is known of any
 	usualSize  = int64(64 << 20)        // bytes, likewise
 	oddStart   = 100 * time.Microsecond // what took less was no start
 )
@@ -88,13 +88,26 @@ func (s *state) figures(b *box) *figures {
 	return f
 }
 
-// cold is what a start of b's server takes.
+// cold is what a start of b's server takes, or that of a typical one.
 func (s *state) cold(b *box) time.Duration {
-	f := s.known[b.estimateKey()]
-	if f == nil {
-		return usualCold
+	if f := s.known[b.estimateKey()]; f != nil && f.usualCold() > 0 {
+		return f.usualCold()
 	}
-	return cmp.Or(f.usualCold(), usualCold)
+	return cmp.Or(s.typical, usualCold)
+}
+
+// typify notes the median of what the starts of all servers take.
+func (s *state) typify() {
+	var all []time.Duration
+	for _, f := range s.known {
+		if cold := f.usualCold(); cold > 0 {
+			all = append(all, cold)
+		}
+	}
+	if len(all) > 0 {
+		slices.Sort(all)
+		s.typical = all[len(all)/2]
+	}
 }
 
 // usualCold tells by the starts in the ordinary class. Those in the idle class
@@ -132,6 +145,7 @@ func (s *state) started(b *box, took time.Duration, inIdle, promoted bool) {
 	case !promoted:
 		f.guessed.add(int64(took))
 	}
+	s.typify()
 }
 
 // used notes what b uses.
@@ -216,6 +230,7 @@ func (m *Manager) LoadEstimates(r io.Reader) error {
 			f.last = f.memory.median
 			s.known[estimateKey{e.Server, e.Backend}] = f
 		}
+		s.typify()
 	})
 	return nil
 }

@@ -80,7 +80,7 @@ func (m *Manager) Audit() error {
 			wrong("a call has room, and waits")
 		}
 		if s.slots.n == 0 && !s.pressed() && s.guessing < s.spec.Starts && s.starting+s.guessing < s.maxStarts+s.spec.Starts &&
-			s.guessed.next(func(b *box) bool { return s.hindrance(b) == nil }) != nil {
+			s.nextGuess() != nil {
 			wrong("a guess could start, and waits")
 		}
 		for key, b := range s.bound {

@@ -282,7 +282,7 @@ func (m *Manager) join(l *Lease, w *wish, begun time.Time) (opening chan struct{
 	try := func(next *box) {
 		m.update(func(s *state, now time.Time) {
 			if next != nil {
-				s.holding(next.owner).quota = next.quota
+				s.allow(next)
 			}
 			if l.b, l.outcome, err = s.join(w, next, now); l.outcome == trace.Warm {
 				opening = l.fill(s, begun)

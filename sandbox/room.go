@@ -61,6 +61,14 @@ func (s *state) fillSlot(b *box, in slot) {
 	add(1)
 }
 
+// allow notes the quota of b's owner, as it was when b was asked for.
+func (s *state) allow(b *box) {
+	if h := s.holding(b.owner); h.quota != b.quota {
+		h.quota = b.quota
+		s.tight[b.owner] = struct{}{}
+	}
+}
+
 // mayStart reports whether the owner of b may have one more start under way.
 func (s *state) mayStart(b *box) bool {
 	h := s.holding(b.owner)

@@ -209,6 +209,7 @@ type state struct {
 	ended      map[[2]string]struct{} // tenant, session
 	endedOrder [][2]string
 	known      map[estimateKey]*figures
+	typical    time.Duration // median of what the starts of known servers take; 0 without any
 
 	stirred bool      // what guesses may be started for may have changed
 	planned time.Time // when the keeper looks next; zero means it sleeps

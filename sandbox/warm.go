@@ -84,6 +84,9 @@ const (
 	maxWant    = 64  // of one hint
 	maxGuessed = 128 // guesses of one owner that wait; beyond it the least valuable is forgotten
 	evenOdds   = 0.5 // P of a hint that does not say
+	// maxDisplacers is how many owners' guesses are tried when there is no room:
+	// it is done under the lock.
+	maxDisplacers = 8
 	// A guess displaces another only if it is worth this many times as much:
 	// what has been started is not thrown away for a rounding error.
 	betterBy = 1.25
@@ -204,7 +207,7 @@ func (s *state) guess(b *box, now time.Time) {
 		}
 		s.stop(last, "", context.Canceled, now)
 	}
-	s.holding(b.owner).quota = b.quota
+	s.allow(b)
 	s.boxes[b] = struct{}{}
 	if b.pool == (poolKey{}) {
 		s.bound[b.binding] = b
@@ -296,18 +299,29 @@ func (s *state) speculate(now time.Time) {
 		return
 	}
 	for s.guessed.n > 0 && s.guessing < s.spec.Starts && s.starting+s.guessing < s.maxStarts+s.spec.Starts {
-		b := s.guessed.next(func(b *box) bool {
-			_, idle := b.backend.(Speculator)
-			return (idle || s.starting == 0) && s.hindrance(b) == nil
-		})
+		b := s.nextGuess()
 		if b == nil {
 			s.displace(now)
 			return
 		}
+		s.guessed.remove(b)
 		_, b.lowly = b.backend.(Speculator)
 		close(b.admitted)
 		s.launch(b, guessSlot, now)
 	}
+}
+
+// nextGuess returns the guess that may begin, of the owner who has fewest: what
+// another owner had to give up for it does not go back to that owner.
+func (s *state) nextGuess() *box {
+	var next *box
+	s.guessed.heads(func(b *box) {
+		_, idle := b.backend.(Speculator)
+		if (idle || s.starting == 0) && (next == nil || s.holding(b.owner).guesses < s.holding(next.owner).guesses) && s.hindrance(b) == nil {
+			next = b
+		}
+	})
+	return next
 }
 
 // pressed reports whether a call waits for what all share.
@@ -350,22 +364,48 @@ func (s *state) hindrance(b *box) func(*box) bool {
 	return nil
 }
 
-// displace stops a guess for one that waits and is worth more, where that
-// helps: one at a time.
+// displace stops a guess for one that waits, where that helps: one at a time.
+// Among those of one owner it goes for one that is worth more. Another owner's
+// goes if that owner has clearly more of them, so that whoever is surest of all
+// that it guesses does not have all the room.
 func (s *state) displace(now time.Time) {
-	var best *box
-	s.guessed.heads(func(b *box) { // each the best of its owner
-		if best == nil || s.worth(b) > s.worth(best) {
-			best = b
-		}
-	})
-	match := s.hindrance(best)
-	if match == nil || s.draining(func(b *box) bool { return b.guess }) > 0 {
+	if s.draining(func(b *box) bool { return b.guess }) > 0 {
 		return
 	}
-	if victim := s.worst(now, match); victim != nil && s.value(victim, now)*betterBy < s.worth(best) {
-		s.stop(victim, ReasonQuota, context.Canceled, now)
+	for n, b := range s.firstGuesses(now) {
+		match := s.hindrance(b)
+		if n == maxDisplacers {
+			return
+		}
+		if match == nil {
+			continue
+		}
+		few, mine := s.holding(b.owner).guesses, s.value(b, now)
+		victim := s.worst(now, func(c *box) bool {
+			if !match(c) {
+				return false
+			}
+			if c.owner != b.owner {
+				return s.holding(c.owner).guesses > few+1
+			}
+			return s.value(c, now)*betterBy < mine
+		})
+		if victim != nil {
+			s.stop(victim, ReasonQuota, context.Canceled, now)
+			return
+		}
 	}
+}
+
+// firstGuesses returns the best guess of each owner that waits: those of owners
+// who have few started first, and then by value.
+func (s *state) firstGuesses(now time.Time) []*box {
+	var heads []*box
+	s.guessed.heads(func(b *box) { heads = append(heads, b) })
+	slices.SortFunc(heads, func(a, b *box) int {
+		return cmp.Or(cmp.Compare(s.holding(a.owner).guesses, s.holding(b.owner).guesses), cmp.Compare(s.value(b, now), s.value(a, now)))
+	})
+	return heads
 }
 
 // trim stops guesses that use the room which the next calls need.
@@ -417,7 +457,7 @@ func (s *state) worth(b *box) float64 {
 // end of its hold a quarter is left.
 func (s *state) value(b *box, now time.Time) float64 {
 	left := 1.0
-	if b.state.live() && b.hold > 0 {
+	if b.state != Starting && b.hold > 0 {
 		left = min(1, max(0, b.until.Sub(now).Seconds()/b.hold.Seconds()))
 	}
 	return s.worth(b) * (1 + 3*left) / 4

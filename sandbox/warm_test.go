@@ -423,7 +423,7 @@ func TestGuessesStartInOrder(t *testing.T) {
 		h.Warm(likely("flood", "f1", 0.95)) // more is known of it now
 		time.Sleep(6 * (cold + shake))
 		synctest.Wait()
-		h.want("starts", h.events(trace.Start), "[f0 f1 s0 f2 f3]")
+		h.want("starts", h.events(trace.Start), "[f0 s0 f1 f2 f3]")
 		h.want("most at once", h.sim.Count().MaxLive, 5)
 	})
 }
@@ -594,6 +594,30 @@ func TestBetterGuessDisplacesAWorse(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
 		h.want("states", h.states(), "[better ready same ready]")
+	})
+}
+
+// A tenant that is sure of all that it guesses does not have all the room.
+func TestGuessesShareTheirRoomAmongTenants(t *testing.T) {
+	bubble(t, lives(nil), sandbox.Config{Speculation: unused(6, 2)}, func(t *testing.T, h *house) {
+		for i := range 20 {
+			h.Warm(likely("flood", fmt.Sprint("f", i), 1))
+		}
+		time.Sleep(3 * time.Second)
+		for i := range 5 {
+			h.Warm(likely("small", fmt.Sprint("s", i), 0.1))
+		}
+		h.Warm(likely("other", "o", 0.01))
+		time.Sleep(8 * time.Second)
+		synctest.Wait()
+		got := map[string]int{}
+		for _, st := range h.List() {
+			if st.State != sandbox.Waiting {
+				got[st.Tenant]++
+			}
+		}
+		h.want("shares", fmt.Sprint(got), "map[flood:3 other:1 small:2]")
+		h.want("stops", len(h.events(trace.Stop)), 3) // and that is that
 	})
 }
 
