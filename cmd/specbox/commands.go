@@ -17,6 +17,8 @@ func (a *app) commands() []*cobra.Command {
 		a.doctorCommand(),
 		a.demoCommand(),
 		a.benchCommand(),
+		a.evalCommand(),
+		a.explainCommand(),
 		a.tokenCommand(),
 		a.versionCommand(),
 	}
