@@ -89,15 +89,41 @@ func (t turn) Delta(d tap.Delta) {
 
 // foresight returns what makes the policies of tenants, or nil where nothing is
 // to be started ahead.
-func (r *Runtime) foresight() func(string, []intent.Server, intent.Policy) (intent.Policy, error) {
-	name := r.opts.Config.Speculation.Policy
+func (r *Runtime) foresight() func(string, []intent.Server) (intent.Policy, error) {
+	c := r.opts.Config.Speculation
+	name := c.Policy
 	switch name {
 	case config.SpeculationOff:
 		return nil
 	case config.SpeculationToolName:
-		return func(string, []intent.Server, intent.Policy) (intent.Policy, error) { return nil, nil }
+		return func(string, []intent.Server) (intent.Policy, error) { return nil, nil }
+	case config.SpeculationPaper:
+		name = "union"
 	}
-	return func(tenant string, servers []intent.Server, before intent.Policy) (intent.Policy, error) {
-		return nil, nil
+	return func(tenant string, servers []intent.Server) (intent.Policy, error) {
+		p, err := intent.NewPolicy(name, servers, intent.Options{Memory: r.memories.of(tenant)})
+		if err != nil {
+			return nil, err
+		}
+		if c.Learn == config.LearnOff {
+			return untaught{p}, nil
+		}
+		return p, nil
 	}
 }
+
+// likely returns the probability from which on a server is started ahead; 0
+// where the policy's are none.
+func (r *Runtime) likely() float64 {
+	c := r.opts.Config.Speculation
+	if c.Policy != "calibrated" {
+		return 0
+	}
+	return map[string]float64{"frugal": 0.4, "balanced": 0.2, "eager": 0.1}[c.Eagerness]
+}
+
+// An untaught policy learns nothing.
+type untaught struct{ intent.Policy }
+
+// Learn does nothing.
+func (untaught) Learn(intent.Step) {}

@@ -6,7 +6,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/specbox/specbox/intent"
 )
 
 // rememberEvery is how often what was learned is written down: a SpecBox that is
@@ -60,4 +63,24 @@ func writeWhole(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// memories hold what was learned of each tenant's conversations. They are safe
+// for concurrent use.
+type memories struct {
+	mu sync.Mutex
+	by map[string]*intent.Memory
+}
+
+// of returns the memory of a tenant.
+func (m *memories) of(tenant string) *intent.Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.by[tenant] == nil {
+		if m.by == nil {
+			m.by = map[string]*intent.Memory{}
+		}
+		m.by[tenant] = intent.NewMemory(0)
+	}
+	return m.by[tenant]
 }

@@ -86,6 +86,7 @@ type Runtime struct {
 	tap       *tap.Proxy
 	events    *trace.Writer // nil where no trace is written
 	metrics   http.Handler
+	memories  memories
 	hashKey   []byte
 
 	reports   sync.Mutex // one report at a time
@@ -187,7 +188,7 @@ func (r *Runtime) build() error {
 		Catalog: store, Sandboxes: r.sandboxes, Recorder: rec, Log: o.Log, Version: o.Version,
 		Allowed: r.tenants.Allows,
 		Fills:   max(1, starts-1), // so that a call finds a free start
-		Foresee: r.foresight(), Hold: o.Config.Speculation.Hold,
+		Foresee: r.foresight(), Likely: r.likely(), Hold: o.Config.Speculation.Hold,
 	})
 	r.resolveAll()
 	r.gateway, err = gateway.New(gateway.Config{

@@ -47,6 +47,7 @@ func (u Upstream) GoString() string { return "config.Upstream(" + u.Name + ")" }
 // Speculation says what is started before it is asked for.
 type Speculation struct {
 	Policy    string        // one of SpeculationPolicies; default "calibrated"
+	Eagerness string        // how likely a call must be, under the policy calibrated: one of Eagernesses; default "balanced"
 	Hold      time.Duration // a sandbox that nobody came for is stopped after this; default 30 s
 	Sandboxes int           // that nobody has come for, alive at once; default a quarter of Limits.Sandboxes
 	Memory    int64         // bytes that these may use; 0 means no limit of their own
@@ -55,26 +56,38 @@ type Speculation struct {
 	Learn     string        // "kept" (the default): what is learned survives a restart; "memory"; "off"
 }
 
-// The policies that look at no text.
+// Policies that are more, or less, than routers and an assembly.
 const (
 	SpeculationOff      = "off"       // nothing is started before it is asked for
 	SpeculationToolName = "tool-name" // only what a model names in a call
+	SpeculationPaper    = "paper"     // the union of two keywords and retrieval
 )
 
+// What becomes of what is learned.
+const (
+	LearnKept   = "kept"   // it survives a restart
+	LearnMemory = "memory" // it ends with the runtime
+	LearnOff    = "off"    // nothing is
+)
+
+// Eagernesses are the values of Speculation.Eagerness, from least to most.
+var Eagernesses = []string{"frugal", "balanced", "eager"}
+
 // SpeculationPolicies are the values of Speculation.Policy, from least to most.
-var SpeculationPolicies = []string{SpeculationOff, SpeculationToolName, "keyword-1", "keyword-2", "keyword-3", "retrieval", "union", "intersection", "weighted", "calibrated", "paper"}
+var SpeculationPolicies = []string{SpeculationOff, SpeculationToolName, "keyword-1", "keyword-2", "keyword-3", "retrieval", "union", "intersection", "weighted", "calibrated", SpeculationPaper}
 
 // MarshalJSON shows times in words.
 func (s Speculation) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		Policy    string `json:"policy"`
+		Eagerness string `json:"eagerness"`
 		Hold      string `json:"hold"`
 		Sandboxes int    `json:"sandboxes"`
 		Memory    int64  `json:"memory_bytes,omitempty"`
 		Starts    int    `json:"starts"`
 		Freeze    string `json:"freeze"`
 		Learn     string `json:"learn"`
-	}{s.Policy, s.Hold.Round(time.Millisecond).String(), s.Sandboxes, s.Memory, s.Starts, s.Freeze, s.Learn})
+	}{s.Policy, s.Eagerness, s.Hold.Round(time.Millisecond).String(), s.Sandboxes, s.Memory, s.Starts, s.Freeze, s.Learn})
 }
 
 // llm reads the section about models.
@@ -163,12 +176,13 @@ func (r *reader) speculation(m member) {
 	}
 	r.fields(m.value, "", "speculation", map[string]field{
 		"policy":    func(m member) { s.Policy = r.policyWord(m) },
+		"eagerness": func(m member) { s.Eagerness = r.word(m, "", Eagernesses...) },
 		"hold":      func(m member) { r.duration(m, "", &s.Hold) },
 		"sandboxes": func(m member) { r.count(m, "", 1, &s.Sandboxes) },
 		"memory":    func(m member) { r.size(m, "", &s.Memory) },
 		"starts":    func(m member) { r.count(m, "", 1, &s.Starts) },
 		"freeze":    func(m member) { s.Freeze = r.word(m, "", "unused", "never") },
-		"learn":     func(m member) { s.Learn = r.word(m, "", "kept", "memory", "off") },
+		"learn":     func(m member) { s.Learn = r.word(m, "", LearnKept, LearnMemory, LearnOff) },
 	}, nil)
 }
 
@@ -222,9 +236,10 @@ func (r *reader) finishForesight() {
 	}
 	s := &c.Speculation
 	setDefault(&s.Policy, "calibrated")
+	setDefault(&s.Eagerness, "balanced")
 	setDefault(&s.Hold, 30*time.Second)
 	setDefault(&s.Sandboxes, max(1, c.Limits.Sandboxes/4))
 	setDefault(&s.Starts, max(1, c.Limits.Starts/2))
 	setDefault(&s.Freeze, "unused")
-	setDefault(&s.Learn, "kept")
+	setDefault(&s.Learn, LearnKept)
 }

@@ -109,11 +109,7 @@ func (h *Hub) oracle(tenant string) *oracle {
 // foresee makes the policy of a tenant anew.
 func (h *Hub) foresee(tenant string, before *oracle, version int64) *oracle {
 	servers, names := h.profiles(tenant)
-	var old intent.Policy
-	if before != nil {
-		old = before.policy
-	}
-	policy, err := h.cfg.Foresee(tenant, servers, old)
+	policy, err := h.cfg.Foresee(tenant, servers)
 	if err != nil {
 		h.cfg.Log.Warn("nothing is guessed from what models write, but for the names of tools", "tenant", tenant, "err", err)
 	}
@@ -126,19 +122,6 @@ func (h *Hub) foresee(tenant string, before *oracle, version int64) *oracle {
 	}
 	f.oracles[tenant] = o
 	return o
-}
-
-// Policies returns the policies in use, by tenant.
-func (h *Hub) Policies() map[string]intent.Policy {
-	h.foresight.mu.Lock()
-	defer h.foresight.mu.Unlock()
-	out := map[string]intent.Policy{}
-	for tenant, o := range h.foresight.oracles {
-		if o.policy != nil {
-			out[tenant] = o.policy
-		}
-	}
-	return out
 }
 
 // profiles says what routers may know of the servers that a tenant sees, and

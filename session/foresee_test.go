@@ -54,7 +54,7 @@ func foreseeing(t *testing.T, names ...string) (*hall, *words) {
 	w := &words{}
 	h := openWith(t, names, seconds(10), nil, func(c *session.Config) {
 		c.Hold = time.Minute
-		c.Foresee = func(_ string, servers []intent.Server, _ intent.Policy) (intent.Policy, error) {
+		c.Foresee = func(_ string, servers []intent.Server) (intent.Policy, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.servers = servers

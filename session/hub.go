@@ -66,10 +66,14 @@ type Config struct {
 
 	// Foresee makes the policy that guesses, for the servers that a tenant sees,
 	// what a model is about to call; nil and no error: only the names of tools
-	// that it calls count. before is the policy in use so far, whose learning
-	// the new one takes over. Without Foresee nothing is started ahead.
-	Foresee func(tenant string, servers []intent.Server, before intent.Policy) (intent.Policy, error)
-	Hold    time.Duration // how long a sandbox that was started ahead waits for a call; 0: the manager's default
+	// that it calls count. It is called anew when the servers have changed.
+	// Without Foresee nothing is started ahead.
+	Foresee func(tenant string, servers []intent.Server) (intent.Policy, error)
+	// Likely is the probability from which on a server is started ahead, where
+	// the policy's are probabilities; 0: where the policy decides for it. What is
+	// worth a start is another question than what is rather true than false.
+	Likely float64
+	Hold   time.Duration // how long a sandbox that was started ahead waits for a call; 0: the manager's default
 }
 
 // A Hub holds all sessions. It is safe for concurrent use.

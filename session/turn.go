@@ -159,7 +159,8 @@ func (t *Turn) decide(cause trace.Cause) {
 	t.since = 0
 	t.intents = t.watch.Intents(t.intents[:0], false)
 	for _, in := range t.intents {
-		if !in.Fired || t.fired[in.Server] {
+		likely := in.Fired || t.h.cfg.Likely > 0 && in.P >= t.h.cfg.Likely
+		if !likely || t.fired[in.Server] {
 			continue
 		}
 		t.fired[in.Server] = true
