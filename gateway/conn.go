@@ -229,6 +229,9 @@ func (c *conn) Close() error {
 	watch := c.watch
 	c.mu.Unlock()
 	err := c.Conn.Close()
+	if c.leave != nil {
+		c.leave()
+	}
 	if watch != nil {
 		<-watch
 	}
