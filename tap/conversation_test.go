@@ -226,6 +226,31 @@ func TestTenantsAreApart(t *testing.T) {
 	}
 }
 
+// Clients mark messages for the cache and leave out old thoughts: it is the same
+// message.
+func TestMessagesThatAreWrittenInAnotherWay(t *testing.T) {
+	m := tap.NewMemory(1000)
+	body := func(messages ...string) []byte { return []byte(`{"messages":[` + strings.Join(messages, ",") + `]}`) }
+	const (
+		asked    = `{"role":"user","content":[{"type":"text","text":"one"},{"type":"image","source":{"data":"AAAA"}}]}`
+		marked   = `{"role":"user","content":[{"type":"text","text":"one"},{"type":"image","source":{"data":"AAAA"},"cache_control":{"type":"ephemeral"}}]}`
+		thought  = `{"role":"assistant","content":[{"type":"thinking","thinking":"Hm","signature":"s"},{"type":"text","text":"I look."},{"type":"tool_use","id":"t1","name":"look","input":{"a":1}}]}`
+		plain    = `{"content":[{"text":"I look.","type":"text"},{"type":"tool_use","id":"t1","name":"look","input": {"a": 1}}],"role":"assistant"}`
+		result   = `{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"ok"}]}`
+		cached   = `{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"ok","cache_control":{"type":"ephemeral"}}]}`
+		more     = `{"role":"user","content":"more"}`
+		otherImg = `{"role":"user","content":[{"type":"text","text":"one"},{"type":"image","source":{"data":"BBBB"}}]}`
+	)
+	id, _, _, _ := m.Read(tap.Messages, body(asked, thought, result))
+	again, continued, messages, _ := m.Read(tap.Messages, body(marked, plain, cached, more))
+	if again != id || !continued || short(messages) != "u:more" {
+		t.Errorf("conversation %s, then %s, continued %v: new is %q", id, again, continued, short(messages))
+	}
+	if other, _, messages, _ := m.Read(tap.Messages, body(otherImg)); other == id || short(messages) != "u:one" {
+		t.Errorf("another image is of conversation %s: new is %q", other, short(messages))
+	}
+}
+
 // What is remembered is bounded; what was used last is kept.
 func TestMemoryIsBounded(t *testing.T) {
 	const most = 1000

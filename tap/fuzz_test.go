@@ -130,12 +130,13 @@ func FuzzUnquote(f *testing.F) {
 
 func TestHalvesOfACharacterMeet(t *testing.T) {
 	for _, test := range []struct{ first, second, want string }{
-		{`"a\ud83d"`, `"\ude00b"`, "a😀b"},
-		{`"a\ud83d"`, `"b"`, "a\uFFFDb"},
-		{`"a\ud83d"`, `""`, "a\uFFFD"},
-		{`"\ude00"`, `"b"`, "\uFFFDb"},
+		{`"content":"a\ud83d"`, `"content":"\ude00b"`, "a😀b"},
+		{`"content":"a\ud83d"`, `"content":"b"`, "a\uFFFDb"},
+		{`"content":"a\ud83d"`, `"content":""`, "a\uFFFD"},
+		{`"content":"\ude00"`, `"content":"b"`, "\uFFFDb"},
+		{`"reasoning":"a\ud83d"`, `"content":"\ude00b"`, "a\uFFFD\uFFFDb"}, // of two texts
 	} {
-		stream := fmt.Sprintf("data: {\"choices\":[{\"delta\":{\"content\":%s}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":%s},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n", test.first, test.second)
+		stream := fmt.Sprintf("data: {\"choices\":[{\"delta\":{%s}}]}\n\ndata: {\"choices\":[{\"delta\":{%s},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n", test.first, test.second)
 		var got []byte
 		tap.Deltas(tap.Chat, [][]byte{[]byte(stream)}, func(d tap.Delta) { got = append(got, d.Text...) })
 		if string(got) != test.want {

@@ -354,7 +354,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer context.AfterFunc(p.life, cancel)()
+	client := http.NewResponseController(w)
+	defer context.AfterFunc(p.life, func() {
+		cancel()
+		_ = client.SetReadDeadline(time.Now())  // a client may send, or not read, for ever;
+		_ = client.SetWriteDeadline(time.Now()) // not all that serve have deadlines
+	})()
 	if rt.key == "" {
 		if key := r.Header.Get(sessionHeader); isKey(key) {
 			rt.key = key

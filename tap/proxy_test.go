@@ -420,6 +420,30 @@ func TestDropped(t *testing.T) {
 	}
 }
 
+// Nothing is buffered, also where the length of the answer is known.
+func TestPiecesPassAtOnce(t *testing.T) {
+	next := make(chan struct{})
+	x := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "10")
+		for range 5 {
+			_, _ = io.WriteString(w, "[]")
+			_ = http.NewResponseController(w).Flush()
+			<-next
+		}
+	}))
+	for _, path := range []string{chatPath, "/v1/files"} {
+		resp := x.begin(context.Background(), path, hello)
+		for range 5 {
+			if _, err := io.ReadFull(resp.Body, make([]byte, 2)); err != nil {
+				t.Fatal(err)
+			}
+			next <- struct{}{}
+		}
+		_ = resp.Body.Close()
+	}
+}
+
 func TestClientLeaves(t *testing.T) {
 	left := make(chan struct{})
 	x := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -648,6 +672,54 @@ func TestRunEnds(t *testing.T) {
 	d.mu.Unlock()
 	if resp, b := x.post(chatPath, hello); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("after Run: %d %s", resp.StatusCode, b)
+	}
+}
+
+// Clients that never end what they send, or never read, do not keep Run.
+func TestRunEndsWithStubbornClients(t *testing.T) {
+	flood := make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for r.Context().Err() == nil {
+			if _, err := io.WriteString(w, event(strings.Repeat("x", 64<<10))); err != nil {
+				return
+			}
+			select {
+			case flood <- struct{}{}:
+			default:
+			}
+		}
+	}))
+	defer up.Close()
+	d := newDiary()
+	p, err := tap.New(tap.Config{Observer: d, Upstreams: []tap.Upstream{{Name: "a", API: tap.OpenAI, URL: up.URL}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewServer(p)
+	defer front.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = p.Run(ctx) }()
+	x := &rig{t: t, url: front.URL}
+	x.ready()
+	for _, head := range []string{"POST /sessions/k/stream", "POST " + chatPath} {
+		conn, err := net.Dial("tcp", front.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n{\"text\":\"a\"}\n", head)
+	}
+	resp := x.begin(ctx, chatPath, hello) // it is not read
+	defer func() { _ = resp.Body.Close() }()
+	d.wait(t, "all have begun", func(pages []*page) bool { return len(pages) == 2 })
+	<-flood
+	cancel()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("Run goes on")
 	}
 }
 
