@@ -26,16 +26,18 @@ import (
 // Control returns what stands behind the operator's door.
 func (r *Runtime) Control() control.Runtime {
 	return control.Runtime{
-		Health:  func(context.Context) (control.Health, error) { return r.health(), nil },
-		PS:      func(context.Context) ([]control.Sandbox, error) { return r.ps(), nil },
-		Logs:    r.logs,
-		Stop:    r.stop,
-		Tools:   func(_ context.Context, t string) ([]control.Tool, error) { return r.tools(t) },
-		Call:    r.call,
-		Catalog: func(context.Context) ([]control.CatalogRow, error) { return r.catalogRows(), nil },
-		Refresh: r.refresh,
-		Servers: func(context.Context) ([]control.Server, error) { return r.serverRows(), nil },
-		Update:  r.update,
+		Health:        func(context.Context) (control.Health, error) { return r.health(), nil },
+		PS:            func(context.Context) ([]control.Sandbox, error) { return r.ps(), nil },
+		Conversations: func(context.Context) ([]control.Conversation, error) { return r.conversations(), nil },
+		Activity:      func(context.Context) (control.Activity, error) { return r.recent.Activity(), nil },
+		Logs:          r.logs,
+		Stop:          r.stop,
+		Tools:         func(_ context.Context, t string) ([]control.Tool, error) { return r.tools(t) },
+		Call:          r.call,
+		Catalog:       func(context.Context) ([]control.CatalogRow, error) { return r.catalogRows(), nil },
+		Refresh:       r.refresh,
+		Servers:       func(context.Context) ([]control.Server, error) { return r.serverRows(), nil },
+		Update:        r.update,
 	}
 }
 
@@ -87,6 +89,7 @@ func (r *Runtime) ps() []control.Sandbox {
 		row := control.Sandbox{
 			ID: s.ID, Server: s.Server, Tenant: s.Tenant, Session: s.Session, State: string(s.State), Cause: string(s.Cause),
 			Backend: string(s.Backend), PID: s.PID, Memory: s.Memory, Age: time.Since(s.Since).Milliseconds(), Calls: int64(s.Uses),
+			P: s.P, Lead: s.Lead.Milliseconds(), Unused: !s.Claimed,
 		}
 		if !s.Idle.IsZero() {
 			row.Idle = time.Since(s.Idle).Milliseconds()
@@ -96,6 +99,22 @@ func (r *Runtime) ps() []control.Sandbox {
 		}
 		out = append(out, row)
 	}
+	return out
+}
+
+// conversations tells of those with models, the busy ones first, then those that
+// were heard of last.
+func (r *Runtime) conversations() []control.Conversation {
+	out := []control.Conversation{}
+	for _, c := range r.hub.Conversations() {
+		out = append(out, control.Conversation{
+			Tenant: c.Tenant, Key: c.Key, Hash: c.Hash, Joined: c.Rung, Sessions: append([]string{}, c.Sessions...), Streams: c.Streams, Steps: c.Steps,
+			Expects: append([]string{}, c.Expects...), Idle: time.Since(c.Touched).Milliseconds(),
+		})
+	}
+	slices.SortStableFunc(out, func(a, b control.Conversation) int {
+		return cmp.Or(cmp.Compare(b.Streams, a.Streams), cmp.Compare(a.Idle, b.Idle))
+	})
 	return out
 }
 

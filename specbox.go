@@ -87,6 +87,7 @@ type Runtime struct {
 	events    *trace.Writer // nil where no trace is written
 	metrics   http.Handler
 	memories  memories
+	recent    *control.Recent
 	hashKey   []byte
 
 	reports   sync.Mutex // one report at a time
@@ -133,7 +134,8 @@ func (r *Runtime) build() error {
 		return err
 	}
 	r.metrics = metrics
-	recorders := []trace.Recorder{meter}
+	r.recent = control.NewRecent()
+	recorders := []trace.Recorder{meter, r.recent}
 	if o.Trace != nil {
 		r.events = trace.NewWriter(o.Trace)
 		recorders = append(recorders, r.events)

@@ -40,6 +40,16 @@ func (c *Client) PS(ctx context.Context) (rows []Sandbox, err error) {
 	return rows, c.ask(ctx, http.MethodGet, "/v1/ps", nil, &rows)
 }
 
+// Conversations lists the conversations with models that are remembered.
+func (c *Client) Conversations(ctx context.Context) (rows []Conversation, err error) {
+	return rows, c.ask(ctx, http.MethodGet, "/v1/conversations", nil, &rows)
+}
+
+// Activity tells what happened at each server lately.
+func (c *Client) Activity(ctx context.Context) (a Activity, err error) {
+	return a, c.ask(ctx, http.MethodGet, "/v1/activity", nil, &a)
+}
+
 // Servers lists the configured servers.
 func (c *Client) Servers(ctx context.Context) (rows []Server, err error) {
 	return rows, c.ask(ctx, http.MethodGet, "/v1/servers", nil, &rows)

@@ -32,6 +32,11 @@ type Runtime struct {
 	Health func(ctx context.Context) (Health, error)
 	// PS lists the sandboxes that are alive, of all tenants.
 	PS func(ctx context.Context) ([]Sandbox, error)
+	// Conversations lists the conversations with models that are remembered, those
+	// with an answer under way first.
+	Conversations func(ctx context.Context) ([]Conversation, error)
+	// Activity tells what happened at each server lately; see [Recent].
+	Activity func(ctx context.Context) (Activity, error)
 	// Logs reports what the sandboxes of server printed, oldest first; with
 	// follow it goes on until ctx ends. An empty tenant means all tenants.
 	Logs func(ctx context.Context, tenant, server string, follow bool, on func(Line) error) error
@@ -72,19 +77,57 @@ type Health struct {
 
 // A Sandbox is one row of `specbox ps`.
 type Sandbox struct {
-	ID               string `json:"id"`
-	Server           string `json:"server"`
-	Tenant           string `json:"tenant"`
-	Session          string `json:"session"` // "" where several may use it
-	State            string `json:"state"`   // waiting, queued, starting, ready, frozen, leased, draining
-	Cause            string `json:"cause"`   // why it was started
-	Backend          string `json:"backend"`
-	PID              int    `json:"pid"` // 0 if there is none on this host
-	Memory           int64  `json:"memory_bytes"`
-	Age              int64  `json:"age_ms"`
-	Idle             int64  `json:"idle_ms"` // unused this long; 0 while a call is under way
-	Calls            int64  `json:"calls"`   // under way and done
-	IsolationWarning string `json:"isolation_warning,omitempty"`
+	ID               string  `json:"id"`
+	Server           string  `json:"server"`
+	Tenant           string  `json:"tenant"`
+	Session          string  `json:"session"`           // "" where several may use it
+	State            string  `json:"state"`             // waiting, queued, starting, ready, frozen, leased, draining
+	Cause            string  `json:"cause"`             // why it was started
+	P                float64 `json:"p,omitempty"`       // how sure the guess was that it was started on; 0 if it was none
+	Lead             int64   `json:"lead_ms,omitempty"` // how long after its start was asked for the first call came; 0 if none has, or the call asked
+	Unused           bool    `json:"unused,omitempty"`  // it was started ahead, and nobody has come for it yet
+	Backend          string  `json:"backend"`
+	PID              int     `json:"pid"` // 0 if there is none on this host
+	Memory           int64   `json:"memory_bytes"`
+	Age              int64   `json:"age_ms"`
+	Idle             int64   `json:"idle_ms"` // unused this long; 0 while a call is under way
+	Calls            int64   `json:"calls"`   // under way and done
+	IsolationWarning string  `json:"isolation_warning,omitempty"`
+}
+
+// A Conversation is one that an agent leads with a model, through SpecBox.
+type Conversation struct {
+	Tenant   string   `json:"tenant"`
+	Key      string   `json:"key,omitempty"`    // that its client named it by, or
+	Hash     string   `json:"hash,omitempty"`   // what it began with
+	Joined   string   `json:"joined,omitempty"` // by what it was joined to its sessions: "key", "arguments"; "" if it was not
+	Sessions []string `json:"sessions"`         // that it was joined to
+	Streams  int      `json:"streams"`          // answers of the model under way
+	Steps    int      `json:"steps"`            // of it that called something
+	Expects  []string `json:"expects"`          // servers that were warmed for it and not called yet
+	Idle     int64    `json:"idle_ms"`          // since it was last heard of
+}
+
+// Activity is what happened at each server within a window of time that ends now.
+type Activity struct {
+	Window  int64            `json:"window_ms"`
+	Servers []ServerActivity `json:"servers"` // by name; those where nothing happened are left out
+}
+
+// ServerActivity is what happened at one server.
+type ServerActivity struct {
+	Server  string         `json:"server"`
+	Warm    int            `json:"warm"` // calls, by what they found
+	Late    int            `json:"late"`
+	Cold    int            `json:"cold"`
+	Cached  int            `json:"cached"`
+	Failed  int            `json:"failed"`           // calls without an answer
+	Wait    float64        `json:"wait_ms"`          // of all calls for their sandboxes
+	Longest float64        `json:"longest_wait_ms"`  // of one call
+	Saved   float64        `json:"saved_ms"`         // how much longer they would have waited with nothing started ahead, estimated
+	Guesses int            `json:"guesses"`          // it became likely to be called
+	Starts  map[string]int `json:"starts,omitempty"` // by cause
+	Wasted  map[string]int `json:"wasted,omitempty"` // sandboxes started ahead and stopped without a call, by cause
 }
 
 // A Selector says which sandboxes to stop.

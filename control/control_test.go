@@ -264,6 +264,12 @@ func TestAnswersPassWhole(t *testing.T) {
 		Catalog: func(context.Context) ([]control.CatalogRow, error) {
 			return []control.CatalogRow{{Server: "git", Tools: 900}}, nil
 		},
+		Conversations: func(context.Context) ([]control.Conversation, error) {
+			return []control.Conversation{{Key: "k", Joined: "key", Sessions: []string{"s"}, Streams: 1, Expects: []string{"git"}}}, nil
+		},
+		Activity: func(context.Context) (control.Activity, error) {
+			return control.Activity{Window: 1000, Servers: []control.ServerActivity{{Server: "git", Warm: 7, Wasted: map[string]int{"intent": 2}}}}, nil
+		},
 	})
 	if h, err := c.Health(t.Context()); err != nil || h.PID != 7 || h.Version != "1.2.3" {
 		t.Errorf("health: %+v, %v", h, err)
@@ -280,6 +286,12 @@ func TestAnswersPassWhole(t *testing.T) {
 	}
 	if rows, err := c.Catalog(t.Context()); err != nil || len(rows) != 1 || rows[0].Tools != 900 {
 		t.Errorf("catalog: %+v, %v", rows, err)
+	}
+	if rows, err := c.Conversations(t.Context()); err != nil || len(rows) != 1 || rows[0].Joined != "key" || rows[0].Streams != 1 || rows[0].Expects[0] != "git" {
+		t.Errorf("conversations: %+v, %v", rows, err)
+	}
+	if a, err := c.Activity(t.Context()); err != nil || a.Window != 1000 || len(a.Servers) != 1 || a.Servers[0].Warm != 7 || a.Servers[0].Wasted["intent"] != 2 {
+		t.Errorf("activity: %+v, %v", a, err)
 	}
 	if _, err := c.Servers(t.Context()); err == nil || !strings.Contains(err.Error(), "does not offer") {
 		t.Errorf("what is not offered: %v", err)

@@ -58,6 +58,8 @@ func Handler(rt Runtime) http.Handler {
 	mux := http.NewServeMux()
 	get(mux, "GET /v1/health", rt.Health)
 	get(mux, "GET /v1/ps", rt.PS)
+	get(mux, "GET /v1/conversations", rt.Conversations)
+	get(mux, "GET /v1/activity", rt.Activity)
 	get(mux, "GET /v1/catalog", rt.Catalog)
 	get(mux, "GET /v1/servers", rt.Servers)
 	mux.HandleFunc("GET /v1/tools", func(w http.ResponseWriter, r *http.Request) {

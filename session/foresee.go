@@ -62,6 +62,7 @@ type conversation struct {
 	used     [][]string   // servers that each step called
 	pending  *intent.Step // over, but for the calls that the session is still to make
 	made     []string     // calls of its sessions since the turn ended
+	streams  int          // answers under way
 	touched  time.Time
 }
 
@@ -218,12 +219,19 @@ func (f *foresight) used(c *conversation, server string) bool {
 
 // Conversations returns the conversations with models that are remembered.
 func (h *Hub) Conversations() []Conversation {
+	now := time.Now()
 	f := h.foresight
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []Conversation
 	for _, c := range f.conversations {
-		o := Conversation{Tenant: c.id.tenant, Key: c.id.key, Hash: c.id.hash, Rung: c.rung, Steps: len(c.used), Touched: c.touched}
+		o := Conversation{Tenant: c.id.tenant, Key: c.id.key, Hash: c.id.hash, Rung: c.rung, Streams: c.streams, Steps: len(c.used), Touched: c.touched}
+		for key, w := range f.wishes {
+			if until, ok := w[c]; ok && until.After(now) {
+				o.Expects = append(o.Expects, key.server)
+			}
+		}
+		slices.Sort(o.Expects)
 		for _, s := range c.sessions {
 			o.Sessions = append(o.Sessions, s.id)
 		}
@@ -240,7 +248,9 @@ type Conversation struct {
 	Hash     string   // what it began with
 	Rung     string   // how it was joined to its sessions: see RungKey; "" if it was not
 	Sessions []string // that it was joined to
+	Streams  int      // answers of the model under way
 	Steps    int      // that called something of ours
+	Expects  []string // servers that were wished for, and that no call has come for yet
 	Touched  time.Time
 }
 

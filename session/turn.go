@@ -70,6 +70,7 @@ func (h *Hub) Follow(x Exchange) *Turn {
 	f := h.foresight
 	f.mu.Lock()
 	over := c.settle()
+	c.streams++
 	c.used = append(c.used, past...)
 	c.used = c.used[max(0, len(c.used)-maxUsed):]
 	if p := strings.TrimSpace(x.Prompt); p != "" {
@@ -221,6 +222,7 @@ func (t *Turn) End() {
 	f := t.h.foresight
 	f.mu.Lock()
 	t.c.touched = time.Now()
+	t.c.streams--
 	learn := t.named || len(t.c.sessions) == 0
 	if learn {
 		if len(t.step.Called) > 0 {
