@@ -12,6 +12,7 @@ func (a *app) commands() []*cobra.Command {
 		a.catalogCommand(),
 		a.toolsCommand(),
 		a.psCommand(),
+		a.topCommand(),
 		a.logsCommand(),
 		a.stopCommand(),
 		a.doctorCommand(),

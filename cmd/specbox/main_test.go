@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 // TestEveryCommandExplainsItself walks the command tree.
 func TestEveryCommandExplainsItself(t *testing.T) {
 	a := &app{out: io.Discard, errs: io.Discard}
-	prints := map[string]bool{"validate": true, "ls": true, "call": true, "ps": true, "logs": true, "stop": true, "doctor": true, "demo": true, "hop": true, "tap": true, "intent": true, "explain": true, "prewarm": true, "router": true, "token": true, "version": true}
+	prints := map[string]bool{"validate": true, "ls": true, "call": true, "ps": true, "top": true, "logs": true, "stop": true, "doctor": true, "demo": true, "hop": true, "tap": true, "intent": true, "explain": true, "prewarm": true, "pool": true, "router": true, "token": true, "version": true}
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		for _, sub := range cmd.Commands() {

@@ -15,7 +15,8 @@ func (a *app) psCommand() *cobra.Command {
 		Use:   "ps",
 		Short: "List the sandboxes that are alive",
 		Long: `List the sandboxes that are alive, of all tenants. Servers that nobody has used
-lately have none: they are started by the next call.`,
+lately have none: they are started by the next call. LEAD is how long before the
+first call the start was asked for, of those that were started ahead.`,
 		Example: `  specbox ps
   specbox ps --json | jq '.[] | {server, pid, memory_bytes}'`,
 		Args: exactly(),
@@ -24,10 +25,10 @@ lately have none: they are started by the next call.`,
 		warned := make(map[string]bool)
 		var rows [][]string
 		for _, s := range sandboxes {
-			rows = append(rows, []string{s.ID, s.Server, s.Tenant, short(s.Session, 12), s.State, s.Cause, s.Backend,
+			rows = append(rows, []string{s.ID, s.Server, s.Tenant, short(s.Session, 12), s.State, s.Cause, leadText(s.Lead), s.Backend,
 				number(s.PID), bytesText(s.Memory), ageText(s.Age), ageText(s.Idle), strconv.FormatInt(s.Calls, 10)})
 		}
-		if err := a.table([]string{"ID", "SERVER", "TENANT", "SESSION", "STATE", "CAUSE", "BACKEND", "PID", "MEMORY", "AGE", "IDLE", "CALLS"}, rows); err != nil {
+		if err := a.table([]string{"ID", "SERVER", "TENANT", "SESSION", "STATE", "CAUSE", "LEAD", "BACKEND", "PID", "MEMORY", "AGE", "IDLE", "CALLS"}, rows); err != nil {
 			return err
 		}
 		for _, s := range sandboxes {
