@@ -14,7 +14,11 @@ import (
 // and the event holds what joins the three. Params without a trace, or with one
 // that is not understood, pass as they are.
 func continueTrace(params []byte, e *trace.Event) []byte {
-	parts := strings.Split(wire.Str(params, "_meta", "traceparent"), "-")
+	parent := wire.Str(params, "_meta", "traceparent")
+	if parent == "" {
+		return params
+	}
+	parts := strings.Split(parent, "-")
 	if len(parts) < 4 || parts[0] != "00" || !isID(parts[1], 32) || !isID(parts[2], 16) || len(parts[3]) != 2 {
 		return params
 	}

@@ -207,34 +207,43 @@ type Sender interface {
 	Send(parts ...[]byte) error
 }
 
+// What stands in every message. Who sends parts does not change them.
+var (
+	headID     = []byte(`{"jsonrpc":"2.0","id":`)
+	headMethod = []byte(`{"jsonrpc":"2.0","method":`)
+	midMethod  = []byte(`,"method":`)
+	midParams  = []byte(`,"params":`)
+	midResult  = []byte(`,"result":`)
+	midError   = []byte(`,"error":`)
+	tailObject = []byte(`}`)
+	nullID     = []byte("null")
+)
+
 // RequestParts returns the parts of a request.
 func RequestParts(id []byte, method string, params []byte) [][]byte {
-	p := [][]byte{[]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"method":`), Quote(method)}
-	return withParams(p, params)
+	if params == nil {
+		return [][]byte{headID, id, midMethod, Quote(method), tailObject}
+	}
+	return [][]byte{headID, id, midMethod, Quote(method), midParams, params, tailObject}
 }
 
 // NotificationParts returns the parts of a notification.
 func NotificationParts(method string, params []byte) [][]byte {
-	return withParams([][]byte{[]byte(`{"jsonrpc":"2.0","method":`), Quote(method)}, params)
-}
-
-func withParams(p [][]byte, params []byte) [][]byte {
-	if params != nil {
-		p = append(p, []byte(`,"params":`), params)
+	if params == nil {
+		return [][]byte{headMethod, Quote(method), tailObject}
 	}
-	return append(p, []byte(`}`))
+	return [][]byte{headMethod, Quote(method), midParams, params, tailObject}
 }
 
 // ReplyParts returns the parts of a response. A nil id stands for null.
 func ReplyParts(id []byte, r Reply) [][]byte {
 	if id == nil {
-		id = []byte("null")
+		id = nullID
 	}
-	p := [][]byte{[]byte(`{"jsonrpc":"2.0","id":`), id}
 	if r.Error != nil {
-		return append(p, []byte(`,"error":`), r.Error, []byte(`}`))
+		return [][]byte{headID, id, midError, r.Error, tailObject}
 	}
-	return append(p, []byte(`,"result":`), r.Result, []byte(`}`))
+	return [][]byte{headID, id, midResult, r.Result, tailObject}
 }
 
 // Cancelled is the cause of a request's context when its client cancelled it.
