@@ -39,10 +39,17 @@ func (i *instance) Promote() error {
 	if !i.idle || i.over() {
 		return nil
 	}
-	if err := i.classify(false); err != nil {
-		return fmt.Errorf("server %q: sandbox %s stays in the idle class: %w", i.spec.Server, i.id, err)
+	if i.hushed {
+		i.hushed = false
+		if !i.frozen {
+			_, _ = i.group.thaw()
+		}
 	}
 	i.idle = false
+	if err := i.classify(false); err != nil {
+		i.idle = true
+		return fmt.Errorf("server %q: sandbox %s stays in the idle class: %w", i.spec.Server, i.id, err)
+	}
 	return nil
 }
 
@@ -56,9 +63,10 @@ func (i *instance) over() bool {
 	}
 }
 
-// demote puts an instance that Speculate starts into the idle class. The caller
-// alone knows the instance.
+// demote puts an instance that Speculate starts into the idle class.
 func (i *instance) demote() error {
+	i.turn <- struct{}{}
+	defer func() { <-i.turn }()
 	if !i.idle {
 		return nil
 	}
@@ -68,14 +76,45 @@ func (i *instance) demote() error {
 	return nil
 }
 
-// classify moves all threads of the instance into the idle class, or out of it.
+// classify moves the instance into the idle class, or out of it. The caller has
+// the turn.
 func (i *instance) classify(idle bool) error {
-	grouped, err := i.group.setIdle(idle)
-	if err != nil {
+	grouped, err := i.setAll(idle)
+	if err != nil || grouped || !i.b.idles || i.closing {
 		return err
 	}
+	// A thread that was being born has the class that its maker had before, and
+	// may be seen only later.
+	i.later.Go(func() {
+		for _, delay := range []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 500 * time.Millisecond} {
+			select {
+			case <-i.exited:
+				return
+			case <-time.After(delay):
+			}
+			i.turn <- struct{}{}
+			same := i.idle == idle && !i.closing
+			if same {
+				_, _ = i.setAll(idle) // it ends, if that is an error
+			}
+			<-i.turn
+			if !same {
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// setAll gives the instance a class, or all its threads one that can be found. It
+// reports whether the class is one of its group.
+func (i *instance) setAll(idle bool) (grouped bool, err error) {
+	grouped, err = i.group.setIdle(idle)
+	if err != nil {
+		return grouped, err
+	}
 	if !grouped && !i.b.idles {
-		return nil
+		return false, nil
 	}
 	if !grouped {
 		weighSessions(i.body.pids(), idle)
@@ -84,7 +123,7 @@ func (i *instance) classify(idle bool) error {
 	if len(i.group.dirs) == 0 {
 		threads = func() []int { return threadsOf(i.body.pids()) }
 	}
-	return setClass(threads, idle, !grouped)
+	return grouped, setClass(threads, idle, !grouped)
 }
 
 // weighSessions gives the sessions of processes the least weight, or the usual

@@ -109,21 +109,25 @@ func TestSpeculationIsIdleUntilItIsPromoted(t *testing.T) {
 	hierarchies(t, func(t *testing.T, b *process.Backend, _ string) {
 		for _, isolation := range isolations {
 			p := startBy(t, b.Speculate, spec(isolation))
-			p.must("fork", probeArgs{N: 3})
 			pid := p.inst.Usage().PID
-			if got := idle(t, pid); got != "cpu io" {
-				t.Errorf("%s: idle in a speculative start: %q", isolation, got)
-			}
-			p.must("churn", probeArgs{}) // threads are born while it is promoted
+			eventually(t, string(isolation)+": a speculative start in the idle class", func() string {
+				if got := idle(t, pid); got != "cpu io" {
+					return "idle is " + strconv.Quote(got)
+				}
+				return ""
+			})
+			var churning sync.WaitGroup // threads are born while it is promoted
+			churning.Go(func() { p.must("churn", probeArgs{}) })
 			for range 2 {
 				if err := p.inst.(sandbox.Promoter).Promote(); err != nil {
 					t.Error(err)
 				}
-				if got := idle(t, pid); got != "" {
-					t.Errorf("%s: idle after Promote: %q", isolation, got)
-				}
+				eventually(t, string(isolation)+": no thread in the idle class", func() string { return idle(t, pid) })
 			}
-			p.must("uid", probeArgs{})
+			churning.Wait()
+			if got := idle(t, pid); got != "" {
+				t.Errorf("%s: idle some time after Promote: %q", isolation, got)
+			}
 			q := start(t, b, spec(isolation))
 			if err := q.inst.(sandbox.Promoter).Promote(); err != nil {
 				t.Errorf("%s: promote a demanded start: %v", isolation, err)

@@ -31,9 +31,12 @@ func (i *instance) Freeze() error {
 		return fmt.Errorf("server %q: sandbox %s is not frozen: it is at its end", i.spec.Server, i.id)
 	}
 	i.frozen = true
-	can, err := i.group.freeze(i.exited)
-	if !can {
+	can, err := i.group.freeze()
+	switch {
+	case !can:
 		err = stopAll(i.body.pids, freezePatience)
+	case err == nil:
+		err = i.group.awaitFrozen(i.exited)
 	}
 	if err != nil {
 		err = errors.Join(fmt.Errorf("server %q: sandbox %s is not frozen: %w", i.spec.Server, i.id, err), i.resume())
@@ -60,9 +63,10 @@ func (i *instance) unfreezable() {
 
 // resume thaws. The caller has the turn.
 func (i *instance) resume() error {
-	if !i.frozen {
+	if !i.frozen && !i.hushed {
 		return nil
 	}
+	i.unhushed()
 	can, err := i.group.thaw()
 	if !can {
 		err = continueAll(i.body.pids, freezePatience)
@@ -74,18 +78,15 @@ func (i *instance) resume() error {
 	return nil
 }
 
-// freeze halts all inside, where the kernel can do that, unless stop is closed.
-func (g *group) freeze(stop <-chan struct{}) (can bool, err error) {
+// freeze begins to halt all inside, where the kernel can do that.
+func (g *group) freeze() (can bool, err error) {
 	switch {
 	case g.v2 != "":
 		if err = write(g.v2, "cgroup.freeze", "1"); errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 			return false, nil // Linux before 5.2
 		}
-		if err == nil {
-			err = awaitFrozen(filepath.Join(g.v2, "cgroup.events"))
-		}
 	case g.v1["freezer"] != "":
-		err = freezeV1(g.v1["freezer"], stop)
+		err = write(g.v1["freezer"], "freezer.state", "FROZEN")
 	default:
 		return false, nil
 	}
@@ -93,6 +94,19 @@ func (g *group) freeze(stop <-chan struct{}) (can bool, err error) {
 		return true, fmt.Errorf("freeze its cgroup: %w", err)
 	}
 	return true, nil
+}
+
+// awaitFrozen waits until all inside are halted, or stop is closed.
+func (g *group) awaitFrozen(stop <-chan struct{}) (err error) {
+	if g.v2 != "" {
+		err = awaitFrozen(filepath.Join(g.v2, "cgroup.events"), freezePatience)
+	} else {
+		err = freezeV1(g.v1["freezer"], stop)
+	}
+	if err != nil {
+		return fmt.Errorf("freeze its cgroup: %w", err)
+	}
+	return nil
 }
 
 // freezeV1 halts all in a version 1 cgroup. The kernel has to be asked until it
@@ -122,14 +136,14 @@ func freezeV1(dir string, stop <-chan struct{}) error {
 
 // awaitFrozen waits until a version 2 cgroup says that all in it are halted. The
 // kernel notifies those that poll the file.
-func awaitFrozen(events string) error {
+func awaitFrozen(events string, patience time.Duration) error {
 	f, err := os.Open(events)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	buf := make([]byte, 256)
-	for deadline := time.Now().Add(freezePatience); ; {
+	for deadline := time.Now().Add(patience); ; {
 		n, err := f.ReadAt(buf, 0)
 		if n == 0 && err != nil {
 			return err
@@ -138,7 +152,7 @@ func awaitFrozen(events string) error {
 			return nil
 		}
 		if !poll(int(f.Fd()), unix.POLLPRI, unix.POLLPRI, time.Until(deadline)) && time.Now().After(deadline) {
-			return fmt.Errorf("the kernel has not frozen it within %v", freezePatience)
+			return fmt.Errorf("the kernel has not frozen it within %v", patience)
 		}
 	}
 }

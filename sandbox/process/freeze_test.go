@@ -213,7 +213,6 @@ func TestFreezeInAnyOrder(t *testing.T) {
 	hierarchies(t, func(t *testing.T, b *process.Backend, _ string) {
 		for _, isolation := range isolations {
 			p := startBy(t, b.Speculate, spec(isolation))
-			p.must("churn", probeArgs{})
 			f := p.inst.(sandbox.Freezer)
 			var all sync.WaitGroup
 			for n := range 4 {
@@ -234,8 +233,17 @@ func TestFreezeInAnyOrder(t *testing.T) {
 			}
 			all.Go(func() {
 				<-time.After(10 * time.Millisecond)
+				if err := p.inst.(sandbox.Promoter).Promote(); err != nil { // or it ends when nobody else has anything to do
+					t.Error(err)
+				}
 				if err := p.inst.Close(); err != nil {
 					t.Error(err)
+				}
+			})
+			all.Go(func() {
+				for range 3 {
+					q := start(t, b, spec(isolation))
+					q.must("uid", probeArgs{})
 				}
 			})
 			all.Wait()

@@ -57,7 +57,9 @@ type instance struct {
 	turn    chan struct{} // holds one value while somebody changes what follows
 	idle    bool          // in the idle class
 	frozen  bool
-	closing bool // and not to be frozen any more
+	hushed  bool           // halted, and out of the idle class, while a demanded one is set up
+	closing bool           // and not to be frozen any more
+	later   sync.WaitGroup // of looking for threads once more
 
 	mu     sync.Mutex
 	ended  bool
@@ -161,6 +163,7 @@ func (i *instance) run(p *os.Process) {
 	state, err := i.b.starts.reap(p)
 	close(i.exited)
 	i.unfreezable()
+	i.later.Wait()
 	killErr := i.kill()
 	i.b.starts.sweep()
 	i.settle(state, err)
@@ -356,7 +359,7 @@ func (i *instance) stop() error {
 // nobody else wants a processor.
 func (i *instance) kill() error {
 	if i.speculative {
-		_ = i.classify(false)
+		_, _ = i.setAll(false)
 	}
 	return i.body.kill()
 }

@@ -67,6 +67,7 @@ type Backend struct {
 	groups *groups
 	starts *starter
 	bwrap  bwrap
+	quiet  quiet
 	idles  bool // threads can be taken out of the idle class again
 
 	life context.Context // ended by Close
@@ -155,6 +156,12 @@ func (b *Backend) begin(ctx context.Context, id string, spec *sandbox.Spec, stde
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(b.life, func() { cancel(ErrClosed) })()
+	if !idle {
+		defer b.demand()()
+	} else if err := b.lull(ctx); err != nil {
+		b.forget(id)
+		return nil, fmt.Errorf("server %q: %w", spec.Server, err)
+	}
 	i, err := b.create(ctx, id, spec, stderr, idle)
 	if err != nil {
 		err = cmp.Or(context.Cause(ctx), err)
