@@ -239,7 +239,6 @@ func (s *state) enter(b *box, to State, now time.Time) {
 // count adds n times b to what its owner, and all, have.
 func (s *state) count(b *box, n int) {
 	h := s.holding(b.owner)
-	s.stirred = true
 	s.live += n
 	h.live += n
 	if b.guess {

@@ -109,6 +109,19 @@ func TestClaimedStartIsACallsStart(t *testing.T) {
 	})
 }
 
+// What is claimed makes room for the next guess at once.
+func TestClaimMakesRoomForTheNextGuess(t *testing.T) {
+	bubble(t, lives(nil), sandbox.Config{Speculation: unused(1, 1)}, func(t *testing.T, h *house) {
+		h.Warm(hint("t", "a"))
+		h.Warm(hint("t", "b"))
+		time.Sleep(time.Second)
+		h.want("states", h.states(), "[a ready b waiting]")
+		l := h.acquire(demand("t", "s", "a"))
+		defer l.Release()
+		h.want("states", h.states(), "[a leased b starting]")
+	})
+}
+
 // What has not begun is begun by the call.
 func TestGuessThatWaitsIsCold(t *testing.T) {
 	bubble(t, lives(nil), sandbox.Config{Speculation: unused(4, 1)}, func(t *testing.T, h *house) {
@@ -545,13 +558,19 @@ func TestGuessTakesNoRoomThatACallWaitsFor(t *testing.T) {
 				synctest.Wait()
 				l := h.acquire(demand("t", "1", "big"))
 				var waiting sync.WaitGroup
-				waiting.Go(func() { h.acquire(demand("t", "2", "big")).Release() })
+				ctx, cancel := context.WithCancel(t.Context())
+				waiting.Go(func() {
+					if _, err := h.Acquire(ctx, demand("t", "2", "big")); !errors.Is(err, context.Canceled) {
+						t.Errorf("Acquire: %v", err)
+					}
+				})
 				synctest.Wait()
 				h.Warm(hint(asker, "small"))
 				time.Sleep(time.Second)
 				h.want("states", h.states(), "[big leased big waiting small waiting]")
-				h.EndSession("t", "1")
+				cancel()
 				waiting.Wait()
+				h.want("states", h.states(), "[big leased small starting]")
 				l.Release()
 			})
 		})
