@@ -167,6 +167,10 @@ func (a *app) explained(ctx context.Context, files []string, tenant string) ([]i
 		return nil, err
 	}
 	tools, err := c.Tools(ctx, tenant)
+	var e *control.Error
+	if errors.As(err, &e) {
+		return nil, &control.Error{Message: e.Message, Hint: e.Hint + "; or name a catalogue file with --catalog FILE", Status: e.Status, Cause: e}
+	}
 	if err != nil {
 		return nil, err
 	}
