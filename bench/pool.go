@@ -65,11 +65,14 @@ type PoolCell struct {
 // A PoolReport is what a run of [Pool] found. The fields before Rounds are those
 // that scripts rely on.
 type PoolReport struct {
-	DemandRatioK3    float64 `json:"demand_ratio_k3"`    // a demanded start beside 3 speculative ones, to one alone; medians
-	DemandRatioK8    float64 `json:"demand_ratio_k8"`    // beside 8
+	DemandRatioK3    float64 `json:"demand_ratio_k3"`    // a demanded start beside 3 guesses, of which as many are under way as there are by default, to one alone; medians
+	DemandRatioK8    float64 `json:"demand_ratio_k8"`    // beside 8 guesses
 	PromotedExcessMS float64 `json:"promoted_excess_ms"` // what a correct guess waits beyond 1.15 times the rest of the start; the worst lead
 	ThawExtraMS      float64 `json:"thaw_extra_ms"`      // first call of a frozen sandbox, less that of a running one; medians
 	FrozenCPUPercent float64 `json:"frozen_cpu_percent"` // of one core, by a frozen sandbox
+
+	DemandRatioK3AtOnce float64 `json:"demand_ratio_k3_at_once"` // the same, where all guesses are under way at once
+	DemandRatioK8AtOnce float64 `json:"demand_ratio_k8_at_once"`
 
 	Rounds  int         `json:"rounds"`
 	Server  string      `json:"server"`
@@ -86,15 +89,19 @@ func Pool(ctx context.Context, o PoolOptions) (*PoolReport, error) {
 	}
 	begun := time.Now()
 	r := &PoolReport{Rounds: o.Rounds, Server: o.Servers[0].Name}
-	p, err := openPool(ctx, o)
+	p, err := openPool(ctx, o, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err = p.rounds(ctx, o, r); err == nil {
-		r.sum(p.cold, p.cpu)
+	atOnce, err := openPool(ctx, o, besides[len(besides)-1])
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	if err = p.rounds(ctx, o, r, atOnce); err == nil {
+		r.sum(p.cpu)
 	}
 	r.Seconds = time.Since(begun).Seconds()
-	return r, errors.Join(err, p.close())
+	return r, errors.Join(err, p.close(), atOnce.close())
 }
 
 // A pool is a manager with what it runs on.
@@ -105,11 +112,12 @@ type pool struct {
 	end       context.CancelFunc
 	ended     chan error
 	specs     []*sandbox.Spec
-	cold      *PoolCell
 	cpu       []float64 // percent, of each round
 }
 
-func openPool(ctx context.Context, o PoolOptions) (_ *pool, err error) {
+// openPool opens a pool that has so many speculative starts under way at once; 0
+// means the manager's default.
+func openPool(ctx context.Context, o PoolOptions, starts int) (_ *pool, err error) {
 	p := &pool{ended: make(chan error, 1)}
 	if p.dir, err = os.MkdirTemp("", "specbox-pool-"); err != nil {
 		return nil, err
@@ -119,11 +127,9 @@ func openPool(ctx context.Context, o PoolOptions) (_ *pool, err error) {
 	}
 	most := besides[len(besides)-1]
 	p.manager, err = sandbox.New(sandbox.Config{
-		Backends:  map[config.Isolation]sandbox.Backend{config.Process: p.processes, config.None: p.processes},
-		Sandboxes: 4 * most,
-		// All speculative starts are under way at once: what protects the call is
-		// their class alone.
-		Speculation: sandbox.Speculation{Sandboxes: 2 * most, Starts: most, FreezeAfter: 50 * time.Millisecond, Hold: 2 * settled},
+		Backends:    map[config.Isolation]sandbox.Backend{config.Process: p.processes, config.None: p.processes},
+		Sandboxes:   4 * most,
+		Speculation: sandbox.Speculation{Sandboxes: 2 * most, Starts: starts, FreezeAfter: 50 * time.Millisecond, Hold: 2 * settled},
 	})
 	if err != nil {
 		return nil, errors.Join(err, p.processes.Close(), os.RemoveAll(p.dir))
@@ -149,29 +155,36 @@ func (p *pool) close() error {
 	return errors.Join(<-p.ended, p.processes.Close(), os.RemoveAll(p.dir))
 }
 
-func (p *pool) rounds(ctx context.Context, o PoolOptions, r *PoolReport) error {
+func (p *pool) rounds(ctx context.Context, o PoolOptions, r *PoolReport, atOnce *pool) error {
 	cell := func(format string, args ...any) *PoolCell {
 		c := &PoolCell{What: fmt.Sprintf(format, args...)}
 		r.Cells = append(r.Cells, c)
 		return c
 	}
-	var beside, ahead []*PoolCell
+	var beside, allBeside, ahead []*PoolCell
 	for _, k := range besides {
-		beside = append(beside, cell("demanded start beside %d speculative", k))
+		beside = append(beside, cell("demanded start beside %d guesses", k))
+	}
+	for _, k := range besides[1:] {
+		allBeside = append(allBeside, cell("beside %d guesses under way at once", k))
 	}
 	for _, l := range leads {
 		ahead = append(ahead, cell("wait after a guess %v ahead", l))
 	}
 	running, frozen := cell("first call of a running sandbox"), cell("first call of a frozen sandbox")
-	p.cold = beside[0]
 	for round := range o.Rounds {
 		if o.Progress != nil {
 			o.Progress(fmt.Sprintf("round %d of %d", round+1, o.Rounds))
 		}
 		for n := range besides {
 			n = (n + round) % len(besides)
-			if err := p.beside(ctx, besides[n], beside[n]); err != nil {
+			if err := p.beside(ctx, besides[n], min(1, besides[n]), beside[n]); err != nil {
 				return err
+			}
+			if n > 0 {
+				if err := atOnce.beside(ctx, besides[n], besides[n], allBeside[n-1]); err != nil {
+					return err
+				}
 			}
 		}
 		for n, lead := range leads {
@@ -188,8 +201,9 @@ func (p *pool) rounds(ctx context.Context, o PoolOptions, r *PoolReport) error {
 	return nil
 }
 
-// beside measures a demanded start beside k speculative ones.
-func (p *pool) beside(ctx context.Context, k int, c *PoolCell) error {
+// beside measures a demanded start beside k guesses, of which at least so many are
+// under way.
+func (p *pool) beside(ctx context.Context, k, least int, c *PoolCell) error {
 	for n := range k {
 		spec := p.specs[n%len(p.specs)]
 		p.manager.Warm(sandbox.Hint{Tenant: guessTenant, Spec: spec, P: 1, Want: n/len(p.specs) + 1})
@@ -197,13 +211,13 @@ func (p *pool) beside(ctx context.Context, k int, c *PoolCell) error {
 	under := func(all []sandbox.Status) bool {
 		starting := 0
 		for _, s := range all {
-			if s.State == sandbox.Starting && s.Tenant == guessTenant {
+			if s.State == sandbox.Starting {
 				starting++
 			}
 		}
-		return starting == k
+		return starting >= least && len(all) == k
 	}
-	if err := p.until(ctx, fmt.Sprintf("%d speculative starts", k), under); err != nil {
+	if err := p.until(ctx, fmt.Sprintf("%d guesses", k), under); err != nil {
 		return err
 	}
 	if err := pause(ctx, underway); err != nil {
@@ -361,21 +375,23 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // sum makes the figures out of the times.
-func (r *PoolReport) sum(cold *PoolCell, cpu []float64) {
+func (r *PoolReport) sum(cpu []float64) {
 	for _, c := range r.Cells {
 		slices.Sort(c.times)
 		c.MedianMS, c.P90MS = percentile(c.times, 0.5)/1e3, percentile(c.times, 0.9)/1e3
 	}
-	at := func(n int) *PoolCell { return r.Cells[n] }
-	r.DemandRatioK3, r.DemandRatioK8 = at(1).MedianMS/cold.MedianMS, at(2).MedianMS/cold.MedianMS
+	at := func(n int) float64 { return r.Cells[n].MedianMS } // in the order of rounds
+	cold := at(0)
+	r.DemandRatioK3, r.DemandRatioK8 = at(1)/cold, at(2)/cold
+	r.DemandRatioK3AtOnce, r.DemandRatioK8AtOnce = at(3)/cold, at(4)/cold
 	for n, lead := range leads {
-		rest := max(0, cold.MedianMS-float64(lead.Milliseconds()))
-		excess := at(len(besides)+n).MedianMS - guessSlack*rest
+		rest := max(0, cold-float64(lead.Milliseconds()))
+		excess := at(2*len(besides)-1+n) - guessSlack*rest
 		if n == 0 || excess > r.PromotedExcessMS {
 			r.PromotedExcessMS = excess
 		}
 	}
 	last := len(r.Cells) - 1
-	r.ThawExtraMS = at(last).MedianMS - at(last-1).MedianMS
+	r.ThawExtraMS = at(last) - at(last-1)
 	r.FrozenCPUPercent = median(cpu)
 }

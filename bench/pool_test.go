@@ -38,7 +38,7 @@ func TestPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Cells) != 7 || r.DemandRatioK3 <= 0 || r.DemandRatioK8 <= 0 || r.Server != "one" {
+	if len(r.Cells) != 9 || r.DemandRatioK3 <= 0 || r.DemandRatioK8 <= 0 || r.Server != "one" {
 		t.Errorf("the report is %+v", r)
 	}
 	for _, c := range r.Cells {
@@ -63,13 +63,14 @@ func TestPoolSum(t *testing.T) {
 	r := &PoolReport{}
 	for _, times := range [][]time.Duration{
 		ms(900, 1000, 1100), ms(1100, 1050, 5000), ms(1200, 1200, 1), // beside 0, 3, 8
+		ms(1300), ms(1500), // at once
 		ms(1000), ms(900), ms(100), ms(3), // after 0, 0.3, 0.8, 2 s
 		ms(10), ms(14),
 	} {
 		r.Cells = append(r.Cells, &PoolCell{times: times})
 	}
-	r.sum(r.Cells[0], []float64{0, 3, 1})
-	if r.DemandRatioK3 != 1.1 || r.DemandRatioK8 != 1.2 || r.ThawExtraMS != 4 || r.FrozenCPUPercent != 1 {
+	r.sum([]float64{0, 3, 1})
+	if r.DemandRatioK3 != 1.1 || r.DemandRatioK8 != 1.2 || r.DemandRatioK3AtOnce != 1.3 || r.DemandRatioK8AtOnce != 1.5 || r.ThawExtraMS != 4 || r.FrozenCPUPercent != 1 {
 		t.Errorf("the report is %+v", r)
 	}
 	if want := 900 - 1.15*700; r.PromotedExcessMS < want-0.01 || r.PromotedExcessMS > want+0.01 {

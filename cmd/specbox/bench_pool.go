@@ -28,11 +28,12 @@ func (a *app) poolCommand() *cobra.Command {
 		Use:   "pool",
 		Short: "Measure what starting servers on a guess costs, and saves",
 		Long: `Start real servers in real sandboxes, on demand and on a guess, all in one run:
-a demanded start alone and beside 3 and 8 speculative ones that are under way at
-once, calls whose server was guessed some time ahead, and the first call of a
-frozen sandbox beside that of a running one. The figures are medians of the rounds.
+a demanded start alone and beside 3 and 8 guesses, calls whose server was guessed
+some time ahead, and the first call of a frozen sandbox beside that of a running
+one. The figures are medians of the rounds.
 
-  demand ratio       a demanded start beside speculative ones, to one alone
+  demand ratio       a demanded start beside guesses, to one alone; as many of them
+                     are under way as there are by default, and all at once
   promoted excess    what a correct guess waits beyond 1.15 times what was left of
                      the start; of the worst of the leads
   thaw extra         what the first call of a frozen sandbox takes more
@@ -115,12 +116,13 @@ func (a *app) printPool(r *bench.PoolReport) error {
 		return err
 	}
 	_, err := fmt.Fprintf(a.out, `
-demand ratio     %.2f beside 3 speculative starts, %.2f beside 8
+demand ratio     %.2f beside 3 guesses, %.2f beside 8
+  all at once    %.2f beside 3 guesses, %.2f beside 8
 promoted excess  %.0f ms
 thaw extra       %.1f ms
 frozen CPU       %.2f %%
 
 %s, %s, %.0f s.
-`, r.DemandRatioK3, r.DemandRatioK8, r.PromotedExcessMS, r.ThawExtraMS, r.FrozenCPUPercent, r.Server, plural(r.Rounds, "round"), r.Seconds)
+`, r.DemandRatioK3, r.DemandRatioK8, r.DemandRatioK3AtOnce, r.DemandRatioK8AtOnce, r.PromotedExcessMS, r.ThawExtraMS, r.FrozenCPUPercent, r.Server, plural(r.Rounds, "round"), r.Seconds)
 	return err
 }
