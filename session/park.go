@@ -36,7 +36,7 @@ const maxParked = 10_000
 // A parked is a call of a modern client on a legacy server.
 type parked struct {
 	s      *Session
-	digest [sha256.Size]byte
+	digest func() [sha256.Size]byte // of the request
 	relay  *relay
 	asks   chan *ask // what the server asks, as it comes
 	cancel context.CancelCauseFunc
@@ -44,7 +44,8 @@ type parked struct {
 	reply  wire.Reply
 
 	// Owned by the request that has the call: only one has.
-	open  map[string]*ask // shown to the client
+	sum   [sha256.Size]byte // the digest, once it is parked
+	open  map[string]*ask   // shown to the client
 	count int
 	timer *time.Timer
 }
@@ -56,7 +57,7 @@ const maxQuestions = 64
 func (s *Session) park(ctx context.Context, t target, m wire.Message, stream wire.Sender) wire.Reply {
 	life, cancel := context.WithCancelCause(s.life)
 	p := &parked{
-		s: s, digest: digest(m), relay: &relay{to: stream}, cancel: cancel,
+		s: s, digest: digestOf(m), relay: &relay{to: stream}, cancel: cancel,
 		asks: make(chan *ask, maxQuestions), done: make(chan struct{}), open: map[string]*ask{},
 	}
 	started := s.hub.spawn(func() {
@@ -124,6 +125,7 @@ func (p *parked) leave() wire.Reply {
 		requests = wire.Set(requests, append(r, '}'), key)
 	}
 	p.relay.attach(nil, nil)
+	p.sum = p.digest()
 	state := parkPrefix + rand.Text()
 	if err := p.s.hub.keep(state, p); err != nil {
 		p.abandon(err)
@@ -179,7 +181,7 @@ func (h *Hub) claim(state string, s *Session, digest [sha256.Size]byte) (*parked
 	if p == nil || p.s.tenant != s.tenant || p.s.conversation != s.conversation || p.s.only != s.only {
 		return nil, wire.Errorf(wire.CodeInvalidParams, "requestState is not known: it was used already, has expired, or was not given to you")
 	}
-	if p.digest != digest {
+	if p.sum != digest {
 		return nil, wire.Errorf(wire.CodeInvalidParams, "requestState belongs to another request: send the same method, name and arguments again")
 	}
 	delete(h.parks, state)
@@ -210,6 +212,19 @@ func (s *Session) resume(ctx context.Context, m wire.Message, stream wire.Sender
 // parkedState reports whether a request wants to take up a parked call.
 func parkedState(params []byte) bool {
 	return bytes.Contains(params, []byte(parkPrefix)) && strings.HasPrefix(wire.Str(params, "requestState"), parkPrefix)
+}
+
+// maxKept bounds the messages that are kept while their calls are under way.
+const maxKept = 64 << 10
+
+// digestOf returns a func that returns the digest of m. Few calls are parked, so
+// that it is left for then; but a large message is not kept for that.
+func digestOf(m wire.Message) func() [sha256.Size]byte {
+	if len(m.Raw) <= maxKept {
+		return func() [sha256.Size]byte { return digest(m) }
+	}
+	sum := digest(m)
+	return func() [sha256.Size]byte { return sum }
 }
 
 // digest names a request by what it asks for, however that is spelled.
