@@ -340,31 +340,60 @@ func (s *Session) acquire(ctx context.Context, srv *Server, params []byte, strea
 	if token == nil {
 		return s.hub.cfg.Sandboxes.Acquire(ctx, demand)
 	}
-	type outcome struct {
-		lease *sandbox.Lease
-		err   error
-	}
 	begin := time.Now()
-	ch := make(chan outcome, 1)
-	go func() { // ends with ctx, which ends with the request
-		l, err := s.hub.cfg.Sandboxes.Acquire(ctx, demand)
-		ch <- outcome{l, err}
-	}()
-	timer := time.NewTimer(firstWord)
-	defer timer.Stop()
-	for n := 1; ; n++ {
-		select {
-		case o := <-ch:
-			return o.lease, o.err
-		case <-timer.C:
-			// Progress must grow; the server's own begins at 0 or 1, so ours
-			// stays far below.
-			text := fmt.Sprintf("starting %s (%d s)", srv.Name, int(time.Since(begin).Seconds()))
-			p := slices.Concat([]byte(`{"progressToken":`), token, []byte(`,"progress":`), strconv.AppendFloat(nil, float64(n)*1e-6, 'f', 6, 64),
-				[]byte(`,"message":`), wire.Quote(text), []byte(`}`))
-			_ = stream.Send(wire.NotificationParts("notifications/progress", p)...) // the client may be gone; the start goes on
-			timer.Reset(nextWord)
-		}
+	w := &words{clock: &s.hub.clock, say: func(n int) {
+		// Progress must grow; the server's own begins at 0 or 1, so ours stays far
+		// below.
+		text := fmt.Sprintf("starting %s (%d s)", srv.Name, int(time.Since(begin).Seconds()))
+		p := slices.Concat([]byte(`{"progressToken":`), token, []byte(`,"progress":`), strconv.AppendFloat(nil, float64(n)*1e-6, 'f', 6, 64),
+			[]byte(`,"message":`), wire.Quote(text), []byte(`}`))
+		_ = stream.Send(wire.NotificationParts("notifications/progress", p)...) // the client may be gone; the start goes on
+	}}
+	w.clock.Set(&w.alarm, firstWord, w.next)
+	defer w.end()
+	return s.hub.cfg.Sandboxes.Acquire(ctx, demand)
+}
+
+// words are what a client is told while it waits, one after another.
+type words struct {
+	clock *alarm.Clock
+	alarm alarm.Alarm
+	say   func(n int) // the n-th; it does not block
+
+	mu     sync.Mutex
+	n      int
+	over   bool
+	saying chan struct{} // closed when the last word was said
+}
+
+func (w *words) next() {
+	w.mu.Lock()
+	if w.over {
+		w.mu.Unlock()
+		return
+	}
+	w.n++
+	n, said := w.n, make(chan struct{})
+	w.saying = said
+	w.mu.Unlock()
+	w.say(n)
+	close(said)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.over {
+		w.clock.Set(&w.alarm, nextWord, w.next)
+	}
+}
+
+// end returns when no more is said.
+func (w *words) end() {
+	w.mu.Lock()
+	w.over = true
+	saying := w.saying
+	w.mu.Unlock()
+	w.clock.Stop(&w.alarm)
+	if saying != nil {
+		<-saying
 	}
 }
 
