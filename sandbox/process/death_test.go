@@ -121,8 +121,11 @@ func TestNothingIsLeftOfAnyDeath(t *testing.T) {
 		}
 		return ""
 	})
-	if after := descriptors(); after != before {
-		t.Errorf("descriptors before: %s\nafter: %s", before, after)
+	after := descriptors()
+	for kind, n := range after { // there may be fewer: Go keeps pipes for copying between sockets for a while
+		if n > before[kind] {
+			t.Errorf("descriptors before: %v\nafter: %v", before, after)
+		}
 	}
 	if left := marked(instance); len(left) > 0 {
 		t.Errorf("processes left: %v", left)
@@ -139,7 +142,7 @@ func TestNothingIsLeftOfAnyDeath(t *testing.T) {
 }
 
 // descriptors counts what this process has open, by kind.
-func descriptors() string {
+func descriptors() map[string]int {
 	all, _ := filepath.Glob("/proc/self/fd/*")
 	kinds := map[string]int{}
 	for _, f := range all {
@@ -148,7 +151,7 @@ func descriptors() string {
 			kinds[kind]++
 		}
 	}
-	return fmt.Sprint(kinds)
+	return kinds
 }
 
 // zombies returns the dead children of this process.
