@@ -11,7 +11,7 @@
 //	intent    from what a model writes to the servers that it will call
 //	catalog   lists are answered from here, with no sandbox alive
 //	sandbox   a sandbox is started, lent out, taken down; by a backend:
-//	          process (bubblewrap), remote (a URL), sim (for tests)
+//	          process (bubblewrap), docker, remote (a URL), sim (for tests)
 //	wire      all messages pass as the bytes they came in
 //	trace     all of it is written down, once; metrics are readers of that
 //	control   the operator's door: ps, logs, stop, metrics
