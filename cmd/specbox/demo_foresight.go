@@ -43,15 +43,15 @@ func usualTalk() demoTalk {
 	return demoTalk{
 		user: "We present the project to the office in Tokyo at noon UTC. Get me ready: what changed last, what do I read out, and when is it for them?",
 		turns: []demoTurn{
-			{"I will begin with what changed last: the commit history of the project tells me.",
+			{"I will help you to get ready. Let me begin with what changed last: the commit history of the project tells me, so that you can say what is new since they saw it.",
 				[]demoAct{{"git", "git_log", `{"path": "FOLDER/project", "maxCount": 5}`}}},
-			{"One commit so far. Now I read the text for the audience from its file, and convert noon UTC to their time zone.",
+			{"There is one commit so far. Next I read the text for the audience from its file, and at the same time I convert noon UTC to the time zone of the office in Tokyo.",
 				[]demoAct{
 					{"filesystem", "read_text_file", `{"path": "FOLDER/files/welcome.txt"}`},
 					{"time", "convert_time", `{"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}`}}},
-			{"That is nine in the evening there. I note it in the knowledge graph, so that we remember it the next time.",
+			{"That is nine in the evening there, rather late. I note it as an observation in the knowledge graph, so that we remember it when the next one is planned.",
 				[]demoAct{{"memory", "create_entities", `{"entities": [{"name": "Presentation", "entityType": "event", "observations": ["9 pm in Tokyo"]}]}`}}},
-			{"You are ready: one commit, a short text, and it is 9 pm in Tokyo.", nil},
+			{"You are ready: one commit, a short text, 9 pm in Tokyo.", nil},
 		},
 		rate: 60, first: 800 * time.Millisecond,
 	}
