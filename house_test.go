@@ -46,7 +46,7 @@ var plan = map[string][]string{
 	"session": {"trace", "wire", "config", "catalog", "sandbox", "intent", "internal/alarm"},
 	// house
 	".":           {"*"},
-	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "bench", "internal/sse", "intent", "intent/encoder", "intent/keyword", "replay", "replay/model", "replay/standin"}, // the encoder's model is opened by who names its folder; keywords are shown
+	"cmd/specbox": {".", "config", "control", "launcher", "tenant", "bench", "internal/sse", "intent", "intent/encoder", "intent/keyword", "replay", "replay/model", "replay/standin"},            // the encoder's model is opened by who names its folder
 	"bench":       {"wire", "config", "sandbox", "sandbox/process", "tap", "intent/keyword", "intent/retrieval", "intent/fasttext", "intent/encoder", "replay", "replay/model", "replay/standin"}, // measures a specbox that it starts, or one room alone
 	// recorded sessions, and what plays them again
 	"replay":         {"intent"},
