@@ -251,6 +251,9 @@ func (h *Hub) Open(o Opening, background wire.Sender) (*Session, error) {
 		return nil, ErrClosed
 	}
 	h.sessions[s] = struct{}{}
+	if h.cfg.Foresee != nil { // what its model says first is not to wait for the policy
+		h.work.Go(func() { h.oracle(s.tenant) })
+	}
 	h.cfg.Recorder.Record(trace.Event{Kind: trace.SessionOpen, Tenant: s.tenant, Session: s.id, Server: o.Server})
 	return s, nil
 }
