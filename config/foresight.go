@@ -51,7 +51,7 @@ type Speculation struct {
 	Hold      time.Duration // a sandbox that nobody came for is stopped after this; default 30 s
 	Sandboxes int           // that nobody has come for, alive at once; default a quarter of Limits.Sandboxes
 	Memory    int64         // bytes that these may use; 0 means no limit of their own
-	Starts    int           // speculative starts under way at once; default half the cores, at least 1
+	Starts    int           // speculative starts under way at once; default Limits.Starts
 	Freeze    string        // "unused" (the default): sandboxes that wait use no CPU; "never"
 	Learn     string        // "kept" (the default): what is learned survives a restart; "memory"; "off"
 }
@@ -239,7 +239,7 @@ func (r *reader) finishForesight() {
 	setDefault(&s.Eagerness, "balanced")
 	setDefault(&s.Hold, 30*time.Second)
 	setDefault(&s.Sandboxes, max(1, c.Limits.Sandboxes/4))
-	setDefault(&s.Starts, max(1, c.Limits.Starts/2))
+	setDefault(&s.Starts, c.Limits.Starts) // the calls of a parallel turn are named at once
 	setDefault(&s.Freeze, "unused")
 	setDefault(&s.Learn, LearnKept)
 }

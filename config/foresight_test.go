@@ -69,10 +69,10 @@ func TestUpstreamFaults(t *testing.T) {
 
 func TestSpeculation(t *testing.T) {
 	for text, want := range map[string]config.Speculation{
-		"":                       {Policy: "calibrated", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 2, Freeze: "unused", Learn: "kept"},
-		"speculation: off":       {Policy: "off", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 2, Freeze: "unused", Learn: "kept"},
-		"speculation: on":        {Policy: "calibrated", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 2, Freeze: "unused", Learn: "kept"},
-		"speculation: keyword-2": {Policy: "keyword-2", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 2, Freeze: "unused", Learn: "kept"},
+		"":                       {Policy: "calibrated", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 4, Freeze: "unused", Learn: "kept"},
+		"speculation: off":       {Policy: "off", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 4, Freeze: "unused", Learn: "kept"},
+		"speculation: on":        {Policy: "calibrated", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 4, Freeze: "unused", Learn: "kept"},
+		"speculation: keyword-2": {Policy: "keyword-2", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 4, Freeze: "unused", Learn: "kept"},
 		"speculation: {policy: tool-name, eagerness: eager, hold: 5s, sandboxes: 3, memory: 1GiB, starts: 1, freeze: never, learn: off}": {
 			Policy: "tool-name", Eagerness: "eager", Hold: 5 * time.Second, Sandboxes: 3, Memory: 1 << 30, Starts: 1, Freeze: "never", Learn: "off"},
 	} {
