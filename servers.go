@@ -100,7 +100,7 @@ func (r *Runtime) hallServer(v resolved) *session.Server {
 		Dir: s.Dir, Mounts: s.Mounts, Network: s.Network,
 		Memory: s.Memory, Pids: s.Pids, CPUs: s.CPUs, Limit: r.opts.Config.Limits.Message,
 		URL: s.URL, Transport: s.Transport, Headers: s.Headers, Hide: s.Hidden(),
-		Scope: s.Scope, StartTimeout: s.StartTimeout, IdleTimeout: s.IdleTimeout, StopGrace: s.StopGrace,
+		Scope: s.Scope, Concurrency: s.Concurrency, StartTimeout: s.StartTimeout, IdleTimeout: s.IdleTimeout, StopGrace: s.StopGrace,
 	}
 	keep := s.KeepState
 	if p := v.program; p != nil {

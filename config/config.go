@@ -112,6 +112,8 @@ type Policy struct {
 	CPUs      float64 // cores; 0 means all
 	Scope     Scope
 
+	Concurrency int // calls at once in one sandbox that sessions share; 0 means no bound
+
 	StartTimeout time.Duration // from start to answered handshake; default 60 s
 	CallTimeout  time.Duration // without a reply or progress; default 10 min
 	IdleTimeout  time.Duration // unused this long it is stopped; default 5 min

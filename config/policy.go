@@ -52,6 +52,10 @@ func (b *serverReader) policyFields() map[string]field {
 			s.Scope = Scope(b.oneOf(m, "session", "tenant", "shared"))
 			s.ScopeSet = true
 		},
+		"concurrency": func(m member) {
+			b.count(m, name, 0, &s.Concurrency)
+			b.shares = m.value.line
+		},
 		"start_timeout":     func(m member) { b.duration(m, name, &s.StartTimeout) },
 		"call_timeout":      func(m member) { b.duration(m, name, &s.CallTimeout) },
 		"stop_grace":        func(m member) { b.duration(m, name, &s.StopGrace) },

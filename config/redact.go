@@ -162,6 +162,7 @@ type serverJSON struct {
 	Pids      int       `json:"pids,omitempty"`
 	CPUs      float64   `json:"cpus,omitempty"`
 	Scope     Scope     `json:"scope"`
+	AtOnce    int       `json:"concurrency,omitempty"`
 	Start     string    `json:"start_timeout"`
 	Call      string    `json:"call_timeout"`
 	Idle      string    `json:"idle_timeout"`
@@ -182,7 +183,7 @@ func (s Server) MarshalJSON() ([]byte, error) {
 	j := serverJSON{
 		Name: c.Name, Line: c.Place.Line, Command: c.Command, Args: c.Args, Dir: c.Dir, URL: c.URL, Transport: c.Transport,
 		Env: slices.Sorted(maps.Keys(c.Env)), Headers: slices.Sorted(maps.Keys(c.Headers)), Disabled: c.Disabled, Unready: c.Unready,
-		Isolation: c.Isolation, Scope: c.Scope, Start: c.StartTimeout.String(), Call: c.CallTimeout.String(), Idle: c.IdleTimeout.String(),
+		Isolation: c.Isolation, Scope: c.Scope, AtOnce: c.Concurrency, Start: c.StartTimeout.String(), Call: c.CallTimeout.String(), Idle: c.IdleTimeout.String(),
 		Grace: c.StopGrace.String(), Tools: c.Tools, Except: c.Except, Prefix: c.Name + "__", Trust: c.TrustAnnotations, OnCancel: c.StopOnCancel,
 		Scripts: c.InstallScripts, Image: c.Image, Runtime: c.Runtime, User: c.User,
 	}

@@ -89,6 +89,7 @@ type serverReader struct {
 	envFile   map[string]string
 	argLines  []int
 	prefix    int // line of it
+	shares    int // line of concurrency
 }
 
 func (r *reader) server(name string, m member, client bool) *Server {
@@ -132,6 +133,9 @@ func (r *reader) server(name string, m member, client bool) *Server {
 	}
 	b.check()
 	r.defaults(s)
+	if s.Concurrency > 0 && s.Scope == PerSession {
+		r.fault(Warning, b.shares, name, `"concurrency" has no effect where each session has a sandbox of its own`, "add scope: tenant or scope: shared, or take it out")
+	}
 	return s
 }
 

@@ -125,6 +125,7 @@ type turmoil struct {
 	w      *ward
 	cfg    sandbox.Config
 	scopes map[string]config.Scope
+	room   int // calls at once in a sandbox that is shared; 0 means no bound
 
 	mu     sync.Mutex
 	holder map[string]string // sandbox -> whom it has served
@@ -179,6 +180,7 @@ func (c *turmoil) life(*sandbox.Spec, int) sim.Life {
 func chaos(t *testing.T, seed uint64) {
 	c := &turmoil{t: t, d: &dice{r: rand.New(rand.NewPCG(seed, 1))}, holder: map[string]string{}}
 	c.scopes = map[string]config.Scope{"a": config.PerSession, "b": config.PerSession, "c": config.PerTenant, "d": config.Shared}
+	c.room = c.d.n(4)
 	backend := &sim.Backend{Life: c.life, Cores: c.d.n(3)}
 	synctest.Test(t, func(t *testing.T) {
 		d := c.d
@@ -326,7 +328,7 @@ func (c *turmoil) spec(tenant, session string) (*sandbox.Spec, string) {
 	server := string(rune('a' + c.d.n(len(c.scopes))))
 	sp := &sandbox.Spec{
 		Server: server, Hash: "h", Isolation: config.Process, Scope: c.scopes[server],
-		StartTimeout: 10 * time.Second, IdleTimeout: 15 * time.Second, Env: map[string]string{"tenant": tenant},
+		Concurrency: c.room, StartTimeout: 10 * time.Second, IdleTimeout: 15 * time.Second, Env: map[string]string{"tenant": tenant},
 	}
 	switch sp.Scope {
 	case config.PerTenant:

@@ -83,9 +83,14 @@ func (m *Manager) Audit() error {
 			s.nextGuess() != nil {
 			wrong("a guess could start, and waits")
 		}
-		for key, b := range s.bound {
-			if key != b.binding {
-				wrong("%s is bound to somebody else", b.id)
+		for key, bound := range s.bound {
+			if len(bound) == 0 || len(bound) > 1 && bound[0].room() == 0 {
+				wrong("%d sandboxes are bound to one holder", len(bound))
+			}
+			for _, b := range bound {
+				if key != b.binding {
+					wrong("%s is bound to somebody else", b.id)
+				}
 			}
 		}
 	})
@@ -93,7 +98,7 @@ func (m *Manager) Audit() error {
 }
 
 func auditBox(s *state, b *box, wrong func(string, ...any)) {
-	found := s.bound[b.binding] == b
+	found := slices.Contains(s.bound[b.binding], b)
 	pooled := slices.Contains(s.pools[b.pool], b)
 	usable := b.state != Draining && b.state != Gone
 	switch {
@@ -103,6 +108,8 @@ func auditBox(s *state, b *box, wrong func(string, ...any)) {
 		wrong("%s is %s with %d leases", b.id, b.state, b.uses)
 	case b.opening != nil && b.state != Leased && b.state != Draining:
 		wrong("%s is being opened for nobody: it is %s", b.id, b.state)
+	case b.room() > 0 && b.load() > b.room():
+		wrong("%s serves %d calls at once, and may serve %d", b.id, b.load(), b.room())
 	case b.state == Frozen && !b.icy:
 		wrong("%s is frozen, and is not known to be", b.id)
 	case b.guess && (b.uses > 0 || b.waiters > 0):

@@ -262,6 +262,7 @@ func (s *state) born(b *box, now time.Time) {
 		s.enter(b, Ready, now)
 		s.rest(b, now)
 	}
+	s.ease(b)
 	if s.maxMemory > 0 || s.holding(b.owner).quota.Memory > 0 || s.spec.Memory > 0 {
 		s.lookAt(now.Add(sampleEvery))
 	}

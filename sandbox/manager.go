@@ -128,7 +128,7 @@ func New(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, look: make(chan struct{}, 1)}
 	m.s = state{
 		max: cfg.Sandboxes, maxStarts: cfg.Starts, maxMemory: cfg.Memory, spec: cfg.Speculation,
-		boxes: map[*box]struct{}{}, bound: map[binding]*box{}, pools: map[poolKey][]*box{},
+		boxes: map[*box]struct{}{}, bound: map[binding][]*box{}, pools: map[poolKey][]*box{},
 		holdings: map[owner]*holding{}, tight: map[owner]struct{}{},
 		failures: map[failKey]*failure{}, ended: map[[2]string]struct{}{}, known: map[estimateKey]*figures{},
 		begin: func(ctx context.Context, b *box) { m.work.Go(func() { m.live(ctx, b) }) },
@@ -248,7 +248,7 @@ func (m *Manager) Acquire(ctx context.Context, d Demand) (*Lease, error) {
 			return nil, err
 		}
 		if l.outcome != trace.Warm {
-			if err := m.await(ctx, l.b); err != nil {
+			if err := m.await(ctx, l); err != nil {
 				return nil, err
 			}
 			m.update(func(s *state, _ time.Time) { opening = l.fill(s, begun) })
@@ -335,7 +335,7 @@ func (m *Manager) prepare(w *wish) *box {
 	b := &box{
 		id: newID(w.spec.Server), binding: w.key, spec: w.spec, asker: w.tenant, backend: m.cfg.Backends[w.spec.Isolation],
 		cause: w.cause, handler: w.handler, rank: rank(w.cause), asked: time.Now(), fresh: true,
-		admitted: make(chan struct{}), born: make(chan struct{}), gone: make(chan struct{}), look: make(chan struct{}, 1),
+		admitted: make(chan struct{}), born: make(chan struct{}), gone: make(chan struct{}), look: make(chan struct{}, 1), relief: make(chan struct{}, 1),
 	}
 	if w.perSession() {
 		b.client = w.client
@@ -386,9 +386,10 @@ func handshake(c Client) []byte {
 	return fmt.Appendf(nil, `{"protocolVersion":%s,"capabilities":%s,"clientInfo":%s}`, wire.Quote(cmp.Or(c.Version, newest)), caps, info)
 }
 
-// await waits until b is born, with the lease of the call that waits.
-func (m *Manager) await(ctx context.Context, b *box) error {
-	begun := time.Now()
+// await waits until the box of l is born, with the lease of the call that waits,
+// or another one has room for the call, which then has a lease of that.
+func (m *Manager) await(ctx context.Context, l *Lease) error {
+	b, begun := l.b, time.Now()
 	room := time.NewTimer(m.cfg.Wait)
 	defer room.Stop()
 	admitted := b.admitted
@@ -396,6 +397,12 @@ func (m *Manager) await(ctx context.Context, b *box) error {
 		select {
 		case <-b.born:
 			return b.err
+		case <-b.relief:
+			moved := false
+			m.update(func(s *state, now time.Time) { moved = s.move(l, now) })
+			if moved {
+				return nil
+			}
 		case <-admitted:
 			admitted = nil
 			room.Stop()

@@ -136,6 +136,7 @@ func (s *state) makeRoom(now time.Time) {
 	s.room.all(func(b *box) {
 		limit, own := s.obstacle(b)
 		switch {
+		case s.eased(b): // its call goes where there is room
 		case own && closingOf[b.owner] > 0:
 			closingOf[b.owner]--
 			closing--

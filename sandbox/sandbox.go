@@ -7,6 +7,9 @@
 //     another session, unless the scope of its server says so.
 //   - Started once. However many calls wait for a sandbox, one start serves
 //     them all, and a caller that leaves does not end it.
+//   - A sandbox that sessions share serves as many calls at once as its server
+//     says, and no more. When all are full another one is started; a call takes
+//     the one with the least to do.
 //   - Demand goes before speculation, always. What is started on a guess waits
 //     behind every call, runs in the idle class until somebody comes for it,
 //     leaves room for the next calls, and goes first when there is none.
@@ -64,7 +67,10 @@ type Spec struct {
 	Transport string
 	Headers   map[string]string
 
-	Scope        config.Scope
+	Scope config.Scope
+	// Concurrency is how many calls one sandbox serves at once where sessions
+	// share it; beyond that there are more of them. 0 means no bound.
+	Concurrency  int
 	StartTimeout time.Duration
 	IdleTimeout  time.Duration
 	StopGrace    time.Duration

@@ -97,6 +97,7 @@ type box struct {
 	gone     chan struct{} // closed when it counts no more
 	demanded chan struct{} // of a guess: closed when somebody comes for it
 	look     chan struct{} // its goroutine should look at it again
+	relief   chan struct{} // one of the calls that wait for it may go elsewhere
 
 	// ---
 
@@ -194,7 +195,7 @@ type state struct {
 
 	closed     bool
 	boxes      map[*box]struct{}
-	bound      map[binding]*box   // waiting to leased: what an Acquire finds
+	bound      map[binding][]*box // waiting to leased: what an Acquire finds, oldest first; more than one where sessions share
 	pools      map[poolKey][]*box // unclaimed ones of scope session, oldest first
 	room       line               // waiting, of calls
 	slots      line               // queued
@@ -260,7 +261,7 @@ func (s *state) join(w *wish, next *box, now time.Time) (*box, trace.Outcome, er
 	if _, ok := s.ended[[2]string{w.tenant, w.session}]; ok {
 		return nil, "", ErrSessionEnded
 	}
-	b := s.bound[w.key]
+	b := s.serving(w.key, w.room())
 	if b == nil {
 		b = s.unclaimed(w)
 	}
@@ -281,7 +282,7 @@ func (s *state) join(w *wish, next *box, now time.Time) (*box, trace.Outcome, er
 	}
 	next.waiters = 1
 	s.boxes[next] = struct{}{}
-	s.bound[next.binding] = next
+	s.bind(next)
 	s.enter(next, Waiting, now)
 	s.room.push(next)
 	return next, trace.Cold, nil
@@ -358,9 +359,7 @@ func (s *state) holding(o owner) *holding {
 
 // stop begins the end of a box. Those that wait for it get err.
 func (s *state) stop(b *box, reason string, err error, now time.Time) {
-	if s.bound[b.binding] == b {
-		delete(s.bound, b.binding)
-	}
+	s.unbind(b)
 	s.unpool(b)
 	switch {
 	case b.state == Waiting || b.state == Queued:
@@ -379,6 +378,7 @@ func (s *state) stop(b *box, reason string, err error, now time.Time) {
 		s.enter(b, Draining, now)
 		b.cancel()
 	}
+	s.ease(b)
 }
 
 // unborn tells those that wait for b that it will not be.
@@ -473,6 +473,7 @@ func (s *state) leave(b *box, now time.Time) {
 	default: // nobody wants it and nothing has begun
 		s.stop(b, "", context.Canceled, now)
 	}
+	s.ease(b)
 }
 
 // release takes a lease back.
@@ -484,6 +485,7 @@ func (s *state) release(b *box, now time.Time) {
 		s.enter(b, Ready, now)
 		s.rest(b, now)
 	}
+	s.ease(b)
 }
 
 // proved notes that the server of b has answered.

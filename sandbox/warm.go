@@ -177,13 +177,10 @@ func (s *state) heed(w *wish, h *Hint, next *box, now time.Time) (more bool) {
 		return false
 	}
 	have, want := s.pools[w.pool], h.Want
-	if b := s.bound[w.key]; b != nil && (!b.guess || w.perSession()) {
+	if there := s.bound[w.key]; len(there) > 0 && (!there[0].guess || w.perSession()) {
 		return false // it is there already
 	} else if !w.perSession() {
-		have, want = nil, 1
-		if b != nil {
-			have = []*box{b}
-		}
+		have, want = there, 1
 	}
 	for _, b := range have[:min(len(have), want)] {
 		s.renew(b, h, now)
@@ -210,7 +207,7 @@ func (s *state) guess(b *box, now time.Time) {
 	s.allow(b)
 	s.boxes[b] = struct{}{}
 	if b.pool == (poolKey{}) {
-		s.bound[b.binding] = b
+		s.bind(b)
 	} else {
 		s.pools[b.pool] = append(s.pools[b.pool], b)
 	}
@@ -272,7 +269,9 @@ func (s *state) claim(b *box, w *wish) {
 	s.stirred = true
 	b.guess = false
 	b.session, b.handler = w.key.session, w.handler // the rest of its binding is that of the wish already
-	s.bound[b.binding] = b
+	if w.perSession() {
+		s.bind(b)
+	}
 	if b.slot == guessSlot {
 		s.fillSlot(b, callSlot)
 	}
