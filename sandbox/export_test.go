@@ -79,8 +79,7 @@ func (m *Manager) Audit() error {
 		if s.room.next(s.fits) != nil {
 			wrong("a call has room, and waits")
 		}
-		if s.slots.n == 0 && !s.pressed() && s.guessing < s.spec.Starts && s.starting+s.guessing < s.maxStarts+s.spec.Starts &&
-			s.nextGuess() != nil {
+		if !s.pressed() && s.mayGuess() && s.nextGuess() != nil {
 			wrong("a guess could start, and waits")
 		}
 		for key, bound := range s.bound {

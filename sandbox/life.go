@@ -87,27 +87,38 @@ func (m *Manager) lookAfter(ctx context.Context, b *box) {
 
 // start makes the instance and shakes hands, within the time that the spec
 // allows. What it has made stands in b also when it fails.
-func (m *Manager) start(ctx context.Context, b *box, lowly bool) error {
+func (m *Manager) start(ctx context.Context, b *box, lowly bool) (err error) {
 	limit := usualStart
 	if b.spec.StartTimeout > 0 {
 		limit = b.spec.StartTimeout
 	}
-	late := fmt.Errorf("it was not ready within %v (start_timeout: raise it if the server needs longer)", limit)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	done := make(chan struct{})
-	defer close(done)
-	m.work.Go(func() { m.attend(b, limit, func() { cancel(late) }, done) })
+	done, attended := make(chan struct{}), make(chan struct{})
+	m.work.Go(func() {
+		defer close(attended)
+		m.attend(b, limit, cancel, done)
+	})
+	defer func() { // from here on it is not halted
+		close(done)
+		<-attended
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+	}()
 	inst, err := m.create(ctx, b, lowly)
 	if err != nil {
-		if ctx.Err() != nil && !errors.Is(err, late) {
+		if ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
 			err = context.Cause(ctx)
 		}
 		return err
 	}
 	conn := wire.NewConn(inst.Transport())
 	demanded := false
-	m.update(func(*state, time.Time) { b.inst, b.conn, demanded = inst, conn, !b.guess })
+	m.update(func(*state, time.Time) {
+		b.inst, b.conn, demanded = inst, conn, !b.guess
+		b.rouse()
+	})
 	if demanded { // while there was no instance yet, perhaps
 		m.promote(b)
 	}

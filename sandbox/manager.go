@@ -336,6 +336,7 @@ func (m *Manager) prepare(w *wish) *box {
 		id: newID(w.spec.Server), binding: w.key, spec: w.spec, asker: w.tenant, backend: m.cfg.Backends[w.spec.Isolation],
 		cause: w.cause, handler: w.handler, rank: rank(w.cause), asked: time.Now(), fresh: true,
 		admitted: make(chan struct{}), born: make(chan struct{}), gone: make(chan struct{}), look: make(chan struct{}, 1), relief: make(chan struct{}, 1),
+		rest: make(chan struct{}, 1),
 	}
 	if w.perSession() {
 		b.client = w.client

@@ -33,6 +33,7 @@ func (s *state) schedule(now time.Time) {
 		s.speculate(now)
 	}
 	s.stirred = false
+	s.hush()
 }
 
 // launch begins the start of a box.

@@ -12,7 +12,9 @@
 //     the one with the least to do.
 //   - Demand goes before speculation, always. What is started on a guess waits
 //     behind every call, runs in the idle class until somebody comes for it,
-//     leaves room for the next calls, and goes first when there is none.
+//     leaves room for the next calls, and goes first when there is none. Its
+//     start stands still while a call starts and more starts are under way than
+//     go on side by side.
 //   - A guess harms nobody. Warm has no error, takes away nothing that is in
 //     demand or holds the state of a session, and a guess that fails keeps no
 //     call from trying.

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/specbox/specbox/wire"
@@ -35,26 +36,49 @@ func (m *Manager) create(ctx context.Context, b *box, lowly bool) (Instance, err
 // attend looks after a start until it is done: it ends one that takes too long,
 // gives its slot away when it takes long, and promotes it when somebody comes
 // for it. The time that a start may take begins anew then: in the idle class it
-// may have had none.
-func (m *Manager) attend(b *box, limit time.Duration, expire func(), done <-chan struct{}) {
+// may have had none. A guess is halted while the start of a call wants all there
+// is; that time does not count.
+func (m *Manager) attend(b *box, limit time.Duration, fail func(error), done <-chan struct{}) {
 	hold := slotHold
 	if b.demanded != nil {
 		hold = guessSlotHold
 	}
-	slot, end := time.NewTimer(hold), time.NewTimer(limit)
+	deadline := time.Now().Add(limit)
+	slot, end, over := time.NewTimer(hold), time.NewTimer(limit), time.NewTimer(haltMost)
 	defer slot.Stop()
 	defer end.Stop()
+	defer over.Stop()
 	demanded := b.demanded
+	h := halt{m: m, b: b, left: haltMost, over: over}
+	look := func(done bool) {
+		halted, err := h.look(done)
+		if err != nil {
+			fail(err)
+		}
+		if halted > 0 {
+			deadline = deadline.Add(halted)
+			end.Reset(time.Until(deadline))
+		}
+	}
 	for {
 		select {
 		case <-done:
+			look(true)
 			return
 		case <-slot.C:
 			m.update(func(s *state, _ time.Time) { s.freeSlot(b) })
 		case <-end.C:
-			expire()
+			if h.since.IsZero() {
+				fail(fmt.Errorf("it was not ready within %v (start_timeout: raise it if the server needs longer)", limit))
+			}
+		case <-b.rest:
+			look(false)
+		case <-over.C:
+			look(false)
 		case <-demanded:
 			demanded = nil
+			look(false)
+			deadline = time.Now().Add(limit)
 			slot.Reset(slotHold)
 			end.Reset(limit)
 			m.promote(b)

@@ -97,6 +97,7 @@ type box struct {
 	gone     chan struct{} // closed when it counts no more
 	demanded chan struct{} // of a guess: closed when somebody comes for it
 	look     chan struct{} // its goroutine should look at it again
+	rest     chan struct{} // its start should look whether it is to be halted
 	relief   chan struct{} // one of the calls that wait for it may go elsewhere
 
 	// ---
@@ -212,6 +213,7 @@ type state struct {
 	known      map[estimateKey]*figures
 	typical    time.Duration // median of what the starts of known servers take; 0 without any
 
+	still   bool      // guesses that are starting are to be halted
 	stirred bool      // what guesses may be started for may have changed
 	planned time.Time // when the keeper looks next; zero means it sleeps
 	wake    bool      // it should look earlier

@@ -294,10 +294,10 @@ func (s *state) unpool(b *box) {
 // speculate begins what was asked for on a guess, as far as no call wants the
 // means for it.
 func (s *state) speculate(now time.Time) {
-	if s.slots.n > 0 || s.pressed() {
+	if s.pressed() {
 		return
 	}
-	for s.guessed.n > 0 && s.guessing < s.spec.Starts && s.starting+s.guessing < s.maxStarts+s.spec.Starts {
+	for s.guessed.n > 0 && s.mayGuess() {
 		b := s.nextGuess()
 		if b == nil {
 			s.displace(now)

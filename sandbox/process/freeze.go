@@ -17,6 +17,9 @@ import (
 // be halted before it has what it waits for.
 const freezePatience = 2 * time.Second
 
+// idlePatience is freezePatience of what is in the idle class and stays there.
+const idlePatience = 100 * time.Millisecond
+
 // Freeze halts the process tree, by its cgroup or else by SIGSTOP; see
 // [sandbox.Freezer]. What is written to the server meanwhile waits in a pipe,
 // which holds 64 KiB; the writer of more waits too. An instance that is gone, or
@@ -31,12 +34,22 @@ func (i *instance) Freeze() error {
 		return fmt.Errorf("server %q: sandbox %s is not frozen: it is at its end", i.spec.Server, i.id)
 	}
 	i.frozen = true
+	patience := freezePatience
+	if i.idle && !i.hushed {
+		// In the idle class it does not come to the point where it halts while
+		// others want the processor, and whoever comes for it would wait for that.
+		if lifted, _ := i.group.setIdle(false); lifted {
+			defer func() { _, _ = i.group.setIdle(i.idle) }()
+		} else {
+			patience = idlePatience
+		}
+	}
 	can, err := i.group.freeze()
 	switch {
 	case !can:
-		err = stopAll(i.body.pids, freezePatience)
+		err = stopAll(i.body.pids, patience)
 	case err == nil:
-		err = i.group.awaitFrozen(i.exited)
+		err = i.group.awaitFrozen(i.exited, patience)
 	}
 	if err != nil {
 		err = errors.Join(fmt.Errorf("server %q: sandbox %s is not frozen: %w", i.spec.Server, i.id, err), i.resume())
@@ -97,11 +110,11 @@ func (g *group) freeze() (can bool, err error) {
 }
 
 // awaitFrozen waits until all inside are halted, or stop is closed.
-func (g *group) awaitFrozen(stop <-chan struct{}) (err error) {
+func (g *group) awaitFrozen(stop <-chan struct{}, patience time.Duration) (err error) {
 	if g.v2 != "" {
-		err = awaitFrozen(filepath.Join(g.v2, "cgroup.events"), freezePatience)
+		err = awaitFrozen(filepath.Join(g.v2, "cgroup.events"), patience)
 	} else {
-		err = freezeV1(g.v1["freezer"], stop)
+		err = freezeV1(g.v1["freezer"], stop, patience)
 	}
 	if err != nil {
 		return fmt.Errorf("freeze its cgroup: %w", err)
@@ -112,8 +125,8 @@ func (g *group) awaitFrozen(stop <-chan struct{}) (err error) {
 // freezeV1 halts all in a version 1 cgroup. The kernel has to be asked until it
 // is done, and is stuck at times with a process that makes another one: then all
 // are let go for a moment.
-func freezeV1(dir string, stop <-chan struct{}) error {
-	for round, deadline := 1, time.Now().Add(freezePatience); ; round++ {
+func freezeV1(dir string, stop <-chan struct{}, patience time.Duration) error {
+	for round, deadline := 1, time.Now().Add(patience); ; round++ {
 		if err := write(dir, "freezer.state", "FROZEN"); err != nil {
 			return err
 		}
@@ -121,7 +134,7 @@ func freezeV1(dir string, stop <-chan struct{}) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the kernel has not frozen it within %v", freezePatience)
+			return fmt.Errorf("the kernel has not frozen it within %v", patience)
 		}
 		if round%20 == 0 {
 			_ = write(dir, "freezer.state", "THAWED")

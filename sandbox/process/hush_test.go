@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,6 +110,39 @@ func TestFreezeBesideADemand(t *testing.T) {
 				t.Error(err)
 			}
 			x.must("uid", probeArgs{})
+		}
+	}
+}
+
+// A guess that has no processor, because calls want all of them, can be frozen
+// all the same, and is in the idle class when it goes on.
+func TestFreezeInTheIdleClass(t *testing.T) {
+	needs(t, "cpu limit")
+	b := newBackend(t, "")
+	for _, isolation := range isolations {
+		guess, call := startBy(t, b.Speculate, spec(isolation)), start(t, b, spec(isolation))
+		var burning sync.WaitGroup
+		burning.Go(func() { guess.must("burn", probeArgs{N: 2 * runtime.NumCPU(), Ms: 1500}) })
+		burning.Go(func() { call.must("burn", probeArgs{N: 2 * runtime.NumCPU(), Ms: 1500}) })
+		pid := guess.inst.Usage().PID
+		<-time.After(100 * time.Millisecond)
+		for range 20 {
+			if err := guess.inst.(sandbox.Freezer).Freeze(); err != nil {
+				t.Error(err)
+			}
+			if err := guess.inst.(sandbox.Freezer).Thaw(); err != nil {
+				t.Error(err)
+			}
+			if got := idle(t, pid); got != "cpu io" {
+				t.Errorf("%s: thawed, its idle is %q", isolation, got)
+			}
+		}
+		if err := guess.inst.(sandbox.Promoter).Promote(); err != nil {
+			t.Error(err)
+		}
+		burning.Wait()
+		if got := idle(t, pid); got != "" {
+			t.Errorf("%s: promoted, its idle is %q", isolation, got)
 		}
 	}
 }
