@@ -130,14 +130,6 @@ type stopwatch struct {
 	text, decide      time.Duration
 }
 
-// add adds o.
-func (s *stopwatch) add(o stopwatch) {
-	s.tokens += o.tokens
-	s.decisions += o.decisions
-	s.text += o.text
-	s.decide += o.decide
-}
-
 // A player streams steps through a policy the way they come in life: token by
 // token, with a decision every so many bytes and wherever a piece of text ends.
 type player struct {
