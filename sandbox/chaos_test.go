@@ -95,6 +95,7 @@ func (w *ward) watch(spec *sandbox.Spec, create func() (sandbox.Instance, error)
 type able interface {
 	sandbox.Instance
 	sandbox.Promoter
+	sandbox.Reclaimer
 	sandbox.Freezer
 }
 
@@ -138,6 +139,7 @@ func (c *turmoil) life(*sandbox.Spec, int) sim.Life {
 	l := sim.Life{
 		Create: d.upTo(2 * time.Second), Handshake: d.upTo(time.Second), Close: d.upTo(3 * time.Second),
 		Freeze: d.upTo(20 * time.Millisecond), Thaw: d.upTo(2 * time.Millisecond),
+		Reclaim: d.upTo(time.Second), Spare: int64(d.n(20)),
 	}
 	switch d.n(16) {
 	case 0:

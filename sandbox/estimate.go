@@ -153,7 +153,9 @@ func (s *state) used(b *box, u Usage) {
 	u.Peak = max(u.Peak, u.Memory, b.usage.Peak)
 	b.usage = u
 	if u.Memory > 0 {
-		s.figures(b).last = u.Memory
+		if !b.wrung { // what was taken back will be in use again
+			s.figures(b).last = u.Memory
+		}
 		s.stirred = true
 	}
 }

@@ -131,7 +131,8 @@ func New(cfg Config) (*Manager, error) {
 		boxes: map[*box]struct{}{}, bound: map[binding][]*box{}, pools: map[poolKey][]*box{},
 		holdings: map[owner]*holding{}, tight: map[owner]struct{}{},
 		failures: map[failKey]*failure{}, ended: map[[2]string]struct{}{}, known: map[estimateKey]*figures{},
-		begin: func(ctx context.Context, b *box) { m.work.Go(func() { m.live(ctx, b) }) },
+		reclaim: func(b *box) { m.work.Go(func() { m.reclaim(b) }) },
+		begin:   func(ctx context.Context, b *box) { m.work.Go(func() { m.live(ctx, b) }) },
 	}
 	return m, nil
 }

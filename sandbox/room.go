@@ -183,16 +183,20 @@ func (s *state) evict(now time.Time, match func(*box) bool) {
 // freeSlot lets another start begin.
 func (s *state) freeSlot(b *box) { s.fillSlot(b, noSlot) }
 
-// shrink stops what is in nobody's use where a budget of memory is exceeded,
-// and reports whether there is such a budget at all.
+// shrink stops what is in nobody's use where a budget of memory is exceeded, has
+// memory of what is frozen taken back where it is short, and reports whether there is such a budget at all.
 func (s *state) shrink(now time.Time) (bounded bool) {
 	over := func(limit int64, match func(*box) bool) {
 		if limit <= 0 {
 			return
 		}
 		bounded = true
-		if s.draining(match) == 0 && s.memory(match) > limit {
+		used := s.memory(match)
+		if s.draining(match) == 0 && used > limit {
 			s.evict(now, match)
+		}
+		if used > limit/shortDen*shortNum {
+			s.wring(match)
 		}
 	}
 	if s.live == 0 {

@@ -140,3 +140,14 @@ type Freezer interface {
 	// Thaw lets it go on. An instance that is not frozen stays as it is.
 	Thaw() error
 }
+
+// A Reclaimer is a [Freezer] of which the machine can take back memory while it
+// is frozen: what can be read again from a file, or is swapped out. It is slower
+// for a moment when it goes on.
+type Reclaimer interface {
+	// Reclaim takes back what the kernel allows. It may take long, and holds up
+	// no other method; it does not go on for long once the instance is thawed.
+	// It is [errors.ErrUnsupported] where the kernel has no means for it, and an
+	// error of an instance that is not frozen.
+	Reclaim() error
+}

@@ -139,6 +139,7 @@ type box struct {
 	chill bool   // it is to be frozen
 	icy   bool   // it is frozen, or being frozen
 	stiff bool   // it cannot be frozen
+	wrung bool   // memory of it was taken back since it was frozen
 	// opening is closed when a leased box is at hand: thawed, in the ordinary
 	// class, and heard. It is nil if it is already.
 	opening chan struct{}
@@ -193,6 +194,7 @@ type state struct {
 	maxMemory      int64
 	spec           Speculation
 	begin          func(context.Context, *box) // starts the goroutine of a box
+	reclaim        func(*box)                  // takes back memory of a frozen box, in a goroutine
 
 	closed     bool
 	boxes      map[*box]struct{}
@@ -213,10 +215,11 @@ type state struct {
 	known      map[estimateKey]*figures
 	typical    time.Duration // median of what the starts of known servers take; 0 without any
 
-	still   bool      // guesses that are starting are to be halted
-	stirred bool      // what guesses may be started for may have changed
-	planned time.Time // when the keeper looks next; zero means it sleeps
-	wake    bool      // it should look earlier
+	wringing bool      // memory of a frozen box is being taken back
+	still    bool      // guesses that are starting are to be halted
+	stirred  bool      // what guesses may be started for may have changed
+	planned  time.Time // when the keeper looks next; zero means it sleeps
+	wake     bool      // it should look earlier
 }
 
 func (b *box) failKey() failKey { return failKey{b.owner, b.server, b.hash} }
@@ -227,7 +230,7 @@ func (s *state) enter(b *box, to State, now time.Time) {
 	if !from.leadsTo(to) {
 		panic(fmt.Sprintf("sandbox: %s cannot go from %q to %q", b.id, from, to))
 	}
-	b.state = to
+	b.state, b.wrung = to, false
 	if !from.live() || !to.live() {
 		b.since = now
 	}

@@ -41,6 +41,8 @@ type Life struct {
 	FreezeErr error         // what Freeze then returns; it is not frozen
 	Thaw      time.Duration // until Thaw of the frozen instance returns
 	ThawErr   error         // what Thaw then returns; it stays frozen
+	Reclaim   time.Duration // until Reclaim of the frozen instance returns
+	Spare     int64         // bytes of Memory that Reclaim takes back, until Thaw
 
 	Init   []byte // result of initialize; nil means [DefaultInit] with the version asked for
 	Memory func(age time.Duration, calls int) int64
@@ -234,6 +236,7 @@ type instance struct {
 
 	mu      sync.Mutex
 	closing bool
+	spare   int64         // bytes that were taken back
 	frozen  chan struct{} // closed when it goes on; nil while it does
 	isCut   bool
 	exit    string
@@ -322,6 +325,18 @@ func (i *instance) Freeze() error {
 	return nil
 }
 
+// Reclaim implements [sandbox.Reclaimer].
+func (i *instance) Reclaim() error {
+	_ = pause(i.ctx, i.life.Reclaim)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.frozen == nil {
+		return fmt.Errorf("server %q: memory of sandbox %s is not taken back: it is not frozen", i.server, i.id)
+	}
+	i.spare = i.life.Spare
+	return nil
+}
+
 // Thaw implements [sandbox.Freezer].
 func (i *instance) Thaw() error {
 	if !i.isFrozen() {
@@ -335,7 +350,7 @@ func (i *instance) Thaw() error {
 	defer i.mu.Unlock()
 	if i.frozen != nil {
 		close(i.frozen)
-		i.frozen = nil
+		i.frozen, i.spare = nil, 0
 	}
 	return nil
 }
@@ -365,14 +380,14 @@ func (i *instance) Transport() wire.Transport { return transport{i} }
 // Usage implements [sandbox.Instance].
 func (i *instance) Usage() sandbox.Usage {
 	i.mu.Lock()
-	calls, exit := i.calls, i.exit
+	calls, exit, spare := i.calls, i.exit, i.spare
 	i.mu.Unlock()
 	u := sandbox.Usage{Exit: exit}
 	if i.life.Memory != nil {
 		u.Peak = i.life.Memory(time.Since(i.born), calls)
 	}
 	if exit == "" {
-		u.Memory = u.Peak
+		u.Memory = max(0, u.Peak-spare)
 	}
 	return u
 }
