@@ -249,7 +249,7 @@ type Conversation struct {
 	Rung     string   // how it was joined to its sessions: see RungKey; "" if it was not
 	Sessions []string // that it was joined to
 	Streams  int      // answers of the model under way
-	Steps    int      // that called something of ours
+	Steps    int      // turns that are over
 	Expects  []string // servers that were wished for, and that no call has come for yet
 	Touched  time.Time
 }

@@ -112,9 +112,7 @@ func (c *conversation) settle() *intent.Step {
 	}
 	step.Called = slices.Compact(slices.Sorted(slices.Values(c.made)))
 	c.pending, c.made = nil, nil
-	if len(step.Called) > 0 {
-		c.used = append(c.used, step.Called)
-	}
+	c.used = append(c.used, step.Called)
 	return step
 }
 
@@ -225,9 +223,7 @@ func (t *Turn) End() {
 	t.c.streams--
 	learn := t.named || len(t.c.sessions) == 0
 	if learn {
-		if len(t.step.Called) > 0 {
-			t.c.used = append(t.c.used, t.step.Called)
-		}
+		t.c.used = append(t.c.used, t.step.Called)
 	} else {
 		step := t.step
 		t.c.pending, t.c.made = &step, nil
