@@ -180,6 +180,7 @@ func (r *Runtime) build() error {
 			Starts:    o.Config.Speculation.Starts,
 			Hold:      o.Config.Speculation.Hold,
 			Freeze:    sandbox.Freeze(o.Config.Speculation.Freeze),
+			Hedge:     o.Config.Speculation.Hedge,
 		},
 	})
 	if err != nil {

@@ -53,6 +53,7 @@ type Speculation struct {
 	Memory    int64         // bytes that these may use; 0 means no limit of their own
 	Starts    int           // speculative starts under way at once; default Limits.Starts
 	Freeze    string        // "unused" (the default): sandboxes that wait use no CPU; "never"
+	Hedge     bool          // a start that takes longer than all but 1 % of its server's is raced by a second one; default false
 	Learn     string        // "kept" (the default): what is learned survives a restart; "memory"; "off"
 }
 
@@ -86,8 +87,9 @@ func (s Speculation) MarshalJSON() ([]byte, error) {
 		Memory    int64  `json:"memory_bytes,omitempty"`
 		Starts    int    `json:"starts"`
 		Freeze    string `json:"freeze"`
+		Hedge     bool   `json:"hedge,omitempty"`
 		Learn     string `json:"learn"`
-	}{s.Policy, s.Eagerness, s.Hold.Round(time.Millisecond).String(), s.Sandboxes, s.Memory, s.Starts, s.Freeze, s.Learn})
+	}{s.Policy, s.Eagerness, s.Hold.Round(time.Millisecond).String(), s.Sandboxes, s.Memory, s.Starts, s.Freeze, s.Hedge, s.Learn})
 }
 
 // llm reads the section about models.
@@ -182,7 +184,12 @@ func (r *reader) speculation(m member) {
 		"memory":    func(m member) { r.size(m, "", &s.Memory) },
 		"starts":    func(m member) { r.count(m, "", 1, &s.Starts) },
 		"freeze":    func(m member) { s.Freeze = r.word(m, "", "unused", "never") },
-		"learn":     func(m member) { s.Learn = r.word(m, "", LearnKept, LearnMemory, LearnOff) },
+		"hedge": func(m member) {
+			if r.is(m, "", boolean) {
+				s.Hedge = strings.EqualFold(m.value.text, "true")
+			}
+		},
+		"learn": func(m member) { s.Learn = r.word(m, "", LearnKept, LearnMemory, LearnOff) },
 	}, nil)
 }
 

@@ -60,6 +60,7 @@ func TestUpstreamFaults(t *testing.T) {
 		`speculation: {policy: calibrate}`: `did you mean "calibrated"?`,
 		`speculation: {hold: 5}`:           "no unit of time",
 		`speculation: {freeze: sometimes}`: "is not known",
+		`speculation: {hedge: sometimes}`:  `"hedge" must be`,
 	} {
 		if _, faults := parse(t, text+oneServer); !strings.Contains(faults, want) {
 			t.Errorf("%s:\n got %q\nwant %q", text, faults, want)
@@ -73,8 +74,8 @@ func TestSpeculation(t *testing.T) {
 		"speculation: off":       {Policy: "off", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 4, Freeze: "unused", Learn: "kept"},
 		"speculation: on":        {Policy: "calibrated", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 4, Freeze: "unused", Learn: "kept"},
 		"speculation: keyword-2": {Policy: "keyword-2", Eagerness: "balanced", Hold: 30 * time.Second, Sandboxes: 16, Starts: 4, Freeze: "unused", Learn: "kept"},
-		"speculation: {policy: tool-name, eagerness: eager, hold: 5s, sandboxes: 3, memory: 1GiB, starts: 1, freeze: never, learn: off}": {
-			Policy: "tool-name", Eagerness: "eager", Hold: 5 * time.Second, Sandboxes: 3, Memory: 1 << 30, Starts: 1, Freeze: "never", Learn: "off"},
+		"speculation: {policy: tool-name, eagerness: eager, hold: 5s, sandboxes: 3, memory: 1GiB, starts: 1, freeze: never, hedge: true, learn: off}": {
+			Policy: "tool-name", Eagerness: "eager", Hold: 5 * time.Second, Sandboxes: 3, Memory: 1 << 30, Starts: 1, Freeze: "never", Hedge: true, Learn: "off"},
 	} {
 		c, faults := parse(t, text+"\nlimits: {starts: 4}"+oneServer)
 		if c.Speculation != want || faults != "" {

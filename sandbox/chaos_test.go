@@ -196,6 +196,7 @@ func chaos(t *testing.T, seed uint64) {
 			Speculation: sandbox.Speculation{
 				Sandboxes: 1 + d.n(6), Starts: 1 + d.n(3), Hold: d.upTo(20 * time.Second),
 				Freeze: []sandbox.Freeze{"", sandbox.FreezeNever, sandbox.FreezeIdle}[d.n(3)], FreezeAfter: d.upTo(3 * time.Second),
+				Hedge: d.oneIn(2),
 			},
 		}
 		if d.oneIn(3) {

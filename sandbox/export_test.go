@@ -115,6 +115,11 @@ func auditBox(s *state, b *box, wrong func(string, ...any)) {
 		wrong("%s is in use, and a guess still", b.id)
 	case usable && b.guess && b.pool != (poolKey{}) && (!pooled || found):
 		wrong("%s, a guess that is %s, cannot be found", b.id, b.state)
+	case b.second && (found || pooled || b.waiters > 0 || b.rival == nil || b.state != Starting) && b.state != Draining:
+		wrong("%s, begun second, is %s, and has %d calls", b.id, b.state, b.waiters)
+	case b.rival != nil && (b.rival.rival != b || b.second == b.rival.second || b.state != Starting):
+		wrong("%s, which is %s, races with nobody", b.id, b.state)
+	case b.second:
 	case usable && (!b.guess || b.pool == (poolKey{})) && (pooled || !found):
 		wrong("%s, which is %s, cannot be found", b.id, b.state)
 	case !usable && (pooled || found):

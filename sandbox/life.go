@@ -38,7 +38,7 @@ func (m *Manager) live(ctx context.Context, b *box) {
 		s.freeSlot(b)
 		switch {
 		case b.state != Starting: // stopped meanwhile
-			if b.guess {
+			if b.guess || b.heir != nil {
 				given = b.reason
 			}
 		case err != nil:
@@ -263,6 +263,7 @@ func (s *state) born(b *box, now time.Time) {
 			delete(s.failures, b.failKey())
 		}
 	}
+	s.outrun(b, now)
 	close(b.born)
 	b.uses, b.waiters = b.waiters, 0
 	if b.uses > 0 {
@@ -289,6 +290,9 @@ func later(a, b time.Time) time.Time {
 // stillborn notes that the start of b went wrong.
 func (s *state) stillborn(b *box, err error, now time.Time) *StartError {
 	e := &StartError{Server: b.server, Err: err, Exit: b.exit, Stderr: b.stderr.last()}
+	if s.retire(b, e, now) {
+		return e
+	}
 	if b.guess {
 		s.doubted(b, now)
 	} else {

@@ -391,13 +391,18 @@ func handshake(c Client) []byte {
 // await waits until the box of l is born, with the lease of the call that waits,
 // or another one has room for the call, which then has a lease of that.
 func (m *Manager) await(ctx context.Context, l *Lease) error {
-	b, begun := l.b, time.Now()
+	begun := time.Now()
 	room := time.NewTimer(m.cfg.Wait)
 	defer room.Stop()
-	admitted := b.admitted
+	admitted := l.b.admitted
 	for {
+		b := l.b
 		select {
 		case <-b.born:
+			if b.heir != nil {
+				l.b = b.heir
+				continue
+			}
 			return b.err
 		case <-b.relief:
 			moved := false

@@ -6,7 +6,9 @@
 //   - One lease, one holder. A sandbox that a session has used never serves
 //     another session, unless the scope of its server says so.
 //   - Started once. However many calls wait for a sandbox, one start serves
-//     them all, and a caller that leaves does not end it.
+//     them all, and a caller that leaves does not end it. Where that is asked
+//     for, one that takes too long is raced by a second one, and one of the two
+//     stays.
 //   - A sandbox that sessions share serves as many calls at once as its server
 //     says, and no more. When all are full another one is started; a call takes
 //     the one with the least to do.

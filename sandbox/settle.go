@@ -50,6 +50,17 @@ func (m *Manager) attend(b *box, limit time.Duration, fail func(error), done <-c
 	defer over.Stop()
 	demanded := b.demanded
 	h := halt{m: m, b: b, left: haltMost, over: over}
+	race := time.NewTimer(limit)
+	race.Stop()
+	defer race.Stop()
+	plan := func() {
+		m.view(func(s *state) {
+			if d := s.tooLong(b); d > 0 && !b.guess {
+				race.Reset(d)
+			}
+		})
+	}
+	plan()
 	look := func(done bool) {
 		halted, err := h.look(done)
 		if err != nil {
@@ -82,6 +93,9 @@ func (m *Manager) attend(b *box, limit time.Duration, fail func(error), done <-c
 			slot.Reset(slotHold)
 			end.Reset(limit)
 			m.promote(b)
+			plan()
+		case <-race.C:
+			m.hedge(b)
 		}
 	}
 }

@@ -69,6 +69,8 @@ const (
 	reasonStart = "failed start" // never seen in an event: it was never ready
 	reasonInbox = "it said too much before anybody listened"
 	reasonThaw  = "it could not be thawed"
+	// of a start that was raced; in its event alone
+	reasonOutrun = "another start of it was faster"
 )
 
 // A binding says whom a sandbox serves.
@@ -128,6 +130,10 @@ type box struct {
 	init    []byte     // result of initialize or server/discover
 	modern  bool       // the server was met in the modern era
 	usage   Usage      // when it was last looked at
+
+	rival  *box // the other start of a race; see [state.race]
+	second bool // it was begun second, and no call finds it
+	heir   *box // who serves the calls that waited for it, if it lost a race
 
 	guess bool          // it was started on a guess, and nobody has come for it yet
 	p     float64       // how likely somebody comes
@@ -366,6 +372,9 @@ func (s *state) holding(o owner) *holding {
 func (s *state) stop(b *box, reason string, err error, now time.Time) {
 	s.unbind(b)
 	s.unpool(b)
+	if rival := b.part(); rival != nil && rival.second {
+		s.stop(rival, reason, err, now)
+	}
 	switch {
 	case b.state == Waiting || b.state == Queued:
 		s.room.remove(b)
@@ -467,6 +476,7 @@ func (s *state) crashed(b *box, err error, now time.Time) {
 
 // leave takes a call away from a box that it waited for.
 func (s *state) leave(b *box, now time.Time) {
+	b = b.successor()
 	switch {
 	case b.state == Leased || b.state == Draining && b.err == nil:
 		s.release(b, now) // it was born in this moment

@@ -24,6 +24,10 @@ type Speculation struct {
 	// FreezeAfter is how long an unclaimed sandbox is left alone before it is
 	// frozen, so that it can finish what servers do after their start; default 2 s.
 	FreezeAfter time.Duration
+	// Hedge has a call's start that takes longer than all but one in a hundred of
+	// its server raced by a second one, where no budget is in the way. The first
+	// that is ready serves the calls, and the other is taken down.
+	Hedge bool
 }
 
 func (c Speculation) check() error {
