@@ -623,10 +623,10 @@ func TestGuessesShareTheirRoomAmongTenants(t *testing.T) {
 			h.Warm(likely("flood", fmt.Sprint("f", i), 1))
 		}
 		time.Sleep(3 * time.Second)
+		h.Warm(likely("other", "o", 0.01)) // first, or it depends on the moment whose guess makes room for it
 		for i := range 5 {
 			h.Warm(likely("small", fmt.Sprint("s", i), 0.1))
 		}
-		h.Warm(likely("other", "o", 0.01))
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		got := map[string]int{}

@@ -46,7 +46,7 @@ func (m *Manager) reclaim(b *box) {
 		m.cfg.Log.Debug("memory of a frozen sandbox is taken back", "server", b.server, "sandbox", b.id, "before", before, "after", after.Memory)
 	}
 	m.update(func(s *state, now time.Time) {
-		s.wringing = false
+		s.wringing, s.stirred = false, true
 		if b.state.live() {
 			b.usage = after // what it will use when it goes on is known from before
 		}
