@@ -588,7 +588,6 @@ func (b *serverReader) checkCommand() {
 		return
 	case base == "cmd" && len(s.Args) > 1 && strings.EqualFold(s.Args[0], "/c"):
 		b.fault(Note, b.line, name, fmt.Sprintf("`cmd /c` is for Windows; %s is started without it", programName(s.Args[1])), "")
-		base = programName(s.Args[1])
 	case strings.ContainsAny(s.Command, " \t") && !exists(b.vars.path(s.Command)):
 		words := strings.Fields(shown)
 		b.fault(Error, b.line, name, "command has spaces in it, and there is no such file", fmt.Sprintf("write command: %s and put the rest into args", words[0]))
