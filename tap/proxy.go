@@ -89,13 +89,14 @@ type Proxy struct {
 	memory    *memory
 	lookers   *lookers
 
-	life context.Context // ends with Run
-	end  context.CancelFunc
-	work sync.WaitGroup // exchanges, and requests under way
+	running chan struct{}   // closed when Run runs
+	life    context.Context // ends with Run
+	end     context.CancelFunc
+	work    sync.WaitGroup // exchanges, and requests under way
 
-	mu      sync.Mutex
-	running bool
-	active  int
+	mu     sync.Mutex
+	closed bool
+	active int
 
 	exchanges, unread, skipped, dropped, failed atomic.Int64
 }
@@ -123,7 +124,7 @@ const (
 var credentials = []string{"Authorization", "X-Api-Key", "Api-Key"}
 
 // New checks cfg and returns a Proxy. It starts nothing: until [Proxy.Run] runs,
-// requests are turned away.
+// requests wait.
 func New(cfg Config) (*Proxy, error) {
 	if len(cfg.Upstreams) == 0 {
 		return nil, errors.New("llm: there is no upstream: name one with its url and its api")
@@ -140,7 +141,7 @@ func New(cfg Config) (*Proxy, error) {
 	if cfg.Limits.Hashes == 0 {
 		cfg.Limits.Hashes = 256 << 10
 	}
-	p := &Proxy{cfg: cfg, log: cfg.Log, memory: newMemory(cfg.Limits.Hashes), lookers: newLookers()}
+	p := &Proxy{cfg: cfg, log: cfg.Log, memory: newMemory(cfg.Limits.Hashes), lookers: newLookers(), running: make(chan struct{})}
 	p.life, p.end = context.WithCancel(context.Background())
 	names := map[string]bool{}
 	for i, u := range cfg.Upstreams {
@@ -222,12 +223,10 @@ func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 // It is called once.
 func (p *Proxy) Run(ctx context.Context) error {
 	p.lookers.work.Go(func() { p.lookers.run(0) })
-	p.mu.Lock()
-	p.running = true
-	p.mu.Unlock()
+	close(p.running)
 	<-ctx.Done()
 	p.mu.Lock()
-	p.running = false
+	p.closed = true
 	p.mu.Unlock()
 	p.end()
 	p.work.Wait()
@@ -241,10 +240,15 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 // enter says that a request is served, until leave is called; ok is false if
 // none is.
-func (p *Proxy) enter() (leave func(), ok bool) {
+func (p *Proxy) enter(ctx context.Context) (leave func(), ok bool) {
+	select {
+	case <-p.running:
+	case <-ctx.Done():
+		return nil, false
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.running {
+	if p.closed {
 		return nil, false
 	}
 	p.work.Add(1)
@@ -338,9 +342,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, rt, http.StatusNotFound, "not found: "+wrong)
 		return
 	}
-	leave, ok := p.enter()
+	leave, ok := p.enter(r.Context())
 	if !ok {
-		refuse(w, rt, http.StatusServiceUnavailable, "SpecBox is starting or stopping: try again in a moment")
+		refuse(w, rt, http.StatusServiceUnavailable, "SpecBox is stopping: try again in a moment")
 		return
 	}
 	defer leave()

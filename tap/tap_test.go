@@ -179,27 +179,7 @@ func newRig(t *testing.T, h http.Handler, change ...func(*tap.Config)) *rig {
 		<-done
 		front.Close()
 	})
-	x.ready()
 	return x
-}
-
-// ready waits until Run runs.
-func (x *rig) ready() {
-	for range 1000 {
-		resp, err := http.Get(x.url + "/none")
-		if err != nil {
-			x.t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp, err = http.Get(x.url + "/sessions/ready/stream"); err != nil {
-			x.t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusServiceUnavailable {
-			return
-		}
-	}
-	x.t.Fatal("the proxy does not run")
 }
 
 // post sends a request and returns the answer.
