@@ -212,7 +212,9 @@ func entriesOf(dirs []string) []string {
 func TestFreezeInAnyOrder(t *testing.T) {
 	hierarchies(t, func(t *testing.T, b *process.Backend, _ string) {
 		for _, isolation := range isolations {
-			p := startBy(t, b.Speculate, spec(isolation))
+			idle := spec(isolation)
+			idle.StopGrace = 10 * time.Second // in its class it may have to wait for a core
+			p := startBy(t, b.Speculate, idle)
 			f := p.inst.(sandbox.Freezer)
 			var all sync.WaitGroup
 			for n := range 4 {
