@@ -37,23 +37,34 @@ type judge struct {
 	*watch
 	model *Model
 	view  view
+	fires int // so many servers have fired that the session had not used
 }
 
 // faint is the probability below which a guess is not worth a word.
 const faint = 1e-4
 
-// Intents appends the guesses as of now.
+// Intents appends the guesses as of now. What has fired in a step goes on to be
+// fired: what was started for it is there.
 func (j *judge) Intents(dst []Intent, explain bool) []Intent {
 	j.look(&j.view)
+	if len(j.view.server) == 0 {
+		return dst
+	}
 	from := len(dst)
+	mix := j.model.mix(j.view.row(0), j.memory.amount, j.fires)
 	for i, s := range j.view.server {
 		x := j.view.row(i)
-		excess, z := j.model.weigh(x, j.memory.amount)
+		excess, z := mix.weigh(x)
+		if excess >= 0 && j.standing[s] == unused && !j.fired[s] {
+			j.fired[s] = true
+			j.fires++
+		}
+		fired := excess >= 0 || j.fired[s]
 		p := logistic(z)
-		if p < faint && excess < 0 {
+		if p < faint && !fired {
 			continue
 		}
-		in := Intent{Server: j.p.servers[s].Name, P: p, Fired: excess >= 0, Source: source(x)}
+		in := Intent{Server: j.p.servers[s].Name, P: p, Fired: fired, Source: source(x)}
 		if explain {
 			in.Why = why(x)
 		}

@@ -15,6 +15,13 @@ const (
 	textTool
 	queryOwn // of the last search for tools
 	queryTool
+	firstQueryOwn // of the first search of the step
+	firstQueryTool
+	anyQueryTool // of the search that is most like it
+	headOwn      // of the prompt, its first words most
+	headTool
+	restOwn // of the prompt, less what the used servers are there for
+	restTool
 	recentOwn // of the text, the last words most
 	recentTool
 	learnedText   // words of the text that came before calls
@@ -67,11 +74,20 @@ const (
 	tailLength  // of its current piece
 	inSearch    // the current piece is a search
 	atColon     // it ends with a colon
+	atStop      // it ends with the end of a sentence
 	closing     // it has words of a final answer
 	markup      // lines, as a final answer has many
 	turningBack // words such as "again"
+	seeking     // words such as "tools", in the current piece
+	lookingFor  // words such as "find", in the current piece
 	regretting  // words such as "unfortunately"
 	steady      // so many steps called the last used server, the last ones in a row
+	textVotes   // sum of the ranks in the channels of the text
+	textVotesGap
+	textVotesRank
+	promptVotes // and in those of the prompt
+	promptVotesGap
+	promptVotesRank
 	ownUse      // the server was used in the session
 	ownLast     // and was the last one
 	found       // by a search in this step
@@ -100,6 +116,10 @@ func learnedFeature(f int) bool {
 	}
 	return f >= popular && f <= follows || f == knownLearned
 }
+
+// situationFeature reports whether a feature is the same for all servers, and
+// tells how far the model is with its text.
+func situationFeature(f int) bool { return f >= first && f <= steady }
 
 // searchFeature reports whether a feature tells what searches for tools found.
 func searchFeature(f int) bool { return f >= found }
@@ -186,7 +206,7 @@ func (w *watch) look(v *view) {
 		}
 	}
 	for s, is := range w.standing {
-		if is == used || w.found[s].times > 0 || w.offeredAt[s] > 0 || w.names.Distinct(2*s) > 0 || w.names.Distinct(2*s+1) > 0 || w.promptNames[s] > 0 {
+		if is == used || w.fired[s] || w.found[s].times > 0 || w.offeredAt[s] > 0 || w.names.Distinct(2*s) > 0 || w.names.Distinct(2*s+1) > 0 || w.promptNames[s] > 0 {
 			pick[s] = true
 		}
 	}
@@ -225,7 +245,37 @@ func (w *watch) look(v *view) {
 			}
 		}
 	}
+	w.vote(v, textVotes, textOwn, textTool, recentOwn, recentTool, learnedText, learnedFirst, learnedTail, nearSum)
+	w.vote(v, promptVotes, promptOwn, promptTool, headOwn, headTool, restOwn, restTool, learnedPrompt)
 	w.known(v)
+}
+
+// vote sums up how servers rank in some channels: three features from f on.
+func (w *watch) vote(v *view, f int, of ...channel) {
+	best := float32(0)
+	for i, s := range v.server {
+		x := v.row(i)
+		for _, c := range of {
+			x[f] += x[int(c)*views+rank]
+		}
+		if w.standing[s] == unused {
+			best = max(best, x[f])
+		}
+	}
+	for i, s := range v.server {
+		x := v.row(i)
+		x[f+1] = x[f] - best
+		if x[f] == 0 || w.standing[s] != unused {
+			continue
+		}
+		better := 0
+		for j, t := range v.server {
+			if w.standing[t] == unused && v.row(j)[f] > x[f] {
+				better++
+			}
+		}
+		x[f+2] = 1 / float32(1+better)
+	}
 }
 
 // situation fills in what is the same for all servers.
@@ -246,9 +296,12 @@ func (w *watch) situation(x *[features]float32) {
 	log(tailLength, w.tailBytes)
 	yes(inSearch, w.visible > 0 && w.kind == Query)
 	yes(atColon, w.ending == ':')
+	yes(atStop, w.ending == '.' || w.ending == '!' || w.ending == '?')
 	log(closing, w.closings)
 	log(markup, w.lines)
 	log(turningBack, w.backs)
+	log(seeking, w.seekings)
+	log(lookingFor, w.lookings)
 	log(regretting, w.regretful)
 	x[steady] = float32(min(w.same, 6))
 	yes(foundAny, w.searched > 0)

@@ -1,7 +1,6 @@
 package intent
 
 import (
-	"cmp"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -19,7 +18,7 @@ type Corpus struct {
 // probabilities come from tasks that were left out. The same seed gives the same
 // model.
 func Fit(seed uint64, corpora ...Corpus) (*Model, error) {
-	m := &Model{}
+	m := &Model{common: commonIn(corpora)}
 	for _, learned := range []int{0, 1} {
 		for _, known := range []int{0, 1} {
 			s := newSampler(corpora, learned == 1, known == 1)
@@ -40,6 +39,7 @@ func Fit(seed uint64, corpora ...Corpus) (*Model, error) {
 // A sampler turns sessions into samples.
 type sampler struct {
 	fresh, again sample
+	over         sample  // a row for each moment: is the text over?
 	task         []int32 // of each step
 	learned      bool
 	known        bool
@@ -50,15 +50,14 @@ type sampler struct {
 // searches return, and from then on only.
 func newSampler(corpora []Corpus, learned, known bool) *sampler {
 	s := &sampler{learned: learned, known: known}
-	task := int32(0)
+	common := commonIn(corpora)
+	groups := map[string]int32{} // numbers of tasks, from 1 on
 	for _, c := range corpora {
-		g := newGround(c.Servers)
-		m := NewMemory(math.MaxInt32)
-		groups := map[string]int32{}
+		g := newGround(c.Servers, common)
+		m := NewMemory(math.MaxInt32 / 2)
 		for _, se := range c.Sessions {
 			if groups[se.Task] == 0 {
-				task++
-				groups[se.Task] = task
+				groups[se.Task] = int32(len(groups)) + 1
 			}
 			if learned {
 				for _, st := range se.Steps {
@@ -94,6 +93,13 @@ func (s *sampler) step(g *ground, m *Memory, st *Step, task int32) {
 		}
 		points++
 		last = len(s.fresh.y)
+		point := int32(len(s.over.y))
+		var shared [features]float32
+		w.situation(&shared)
+		s.over.x = append(s.over.x, shared[:]...)
+		s.over.y = append(s.over.y, false)
+		s.over.weight = append(s.over.weight, 1)
+		s.over.step = append(s.over.step, id)
 		for i, server := range s.v.server {
 			to := &s.fresh
 			if w.standing[server] == used {
@@ -104,14 +110,18 @@ func (s *sampler) step(g *ground, m *Memory, st *Step, task int32) {
 			to.weight = append(to.weight, 0)
 			to.step = append(to.step, id)
 			to.server = append(to.server, server)
+			to.point = append(to.point, point)
 		}
 	}
-	s.play(w, st, at)
+	s.stream(w, st, at)
+	if points > 0 {
+		s.over.y[len(s.over.y)-1] = true
+	}
 	// What stands at the end counts as much as all that came before it.
 	for i := first; i < len(s.fresh.y); i++ {
 		s.fresh.weight[i] = 1
 		if i < last {
-			s.fresh.weight[i] = min(0.999, 1/float32(points-1))
+			s.fresh.weight[i] = 1 / float32(points-1)
 		}
 	}
 	for i := firstAgain; i < len(s.again.y); i++ {
@@ -119,8 +129,8 @@ func (s *sampler) step(g *ground, m *Memory, st *Step, task int32) {
 	}
 }
 
-// play streams a step through w and calls at where it is to be looked at.
-func (s *sampler) play(w *watch, st *Step, at func()) {
+// stream streams a step through w and calls at where it is to be looked at.
+func (s *sampler) stream(w *watch, st *Step, at func()) {
 	at()
 	seen := 0
 	told := false
@@ -183,36 +193,41 @@ func (s *sampler) fit(seed uint64) (*stage, error) {
 		part[t] = i % parts
 	}
 	z := make([]float64, len(s.fresh.y))
+	over := make([]float64, len(s.over.y))
 	again := make([]float64, len(s.again.y))
 	for p := range parts {
 		in := func(step int32) bool { return part[s.task[step]] != p }
-		st := s.models(s.fresh.choose(in), s.again.choose(in), seed)
-		for i := range z {
-			if !in(s.fresh.step[i]) {
-				z[i] = st.raw(s.fresh.row(i))
-			}
-		}
-		for i := range again {
-			if !in(s.again.step[i]) {
-				again[i] = st.Again.logit(s.again.row(i))
-			}
-		}
+		st := s.models(in, seed)
+		s.fresh.predict(z, in, st.raw)
+		s.over.predict(over, in, st.Over.logit)
+		s.again.predict(again, in, st.Again.logit)
 	}
-	st := s.models(&s.fresh, &s.again, seed)
+	st := s.models(func(int32) bool { return true }, seed)
 	st.Slope, st.Shift = calibrate(&s.fresh, z)
 	for i := range z {
 		z[i] = st.Slope*z[i] + st.Shift
 	}
-	st.Threshold = threshold(&s.fresh, z)
-	st.AgainThreshold = threshold(&s.again, again)
+	st.Threshold = best(func(t float64) outcome { return s.play(z, over, t) })
+	st.AgainThreshold = best(func(t float64) outcome { return s.playAgain(again, t) })
 	return st, nil
 }
 
-// models fits the models of a stage, without calibration and thresholds.
-func (s *sampler) models(fresh, again *sample, seed uint64) *stage {
+// predict fills z with what a model says of the rows that it was not fitted on.
+func (s *sample) predict(z []float64, in func(step int32) bool, logit func([]float32) float64) {
+	for i := range z {
+		if !in(s.step[i]) {
+			z[i] = logit(s.row(i))
+		}
+	}
+}
+
+// models fits the models of a stage on the steps that in holds for, without
+// calibration and thresholds.
+func (s *sampler) models(in func(step int32) bool, seed uint64) *stage {
+	fresh, again := s.fresh.choose(in), s.again.choose(in)
 	return &stage{
 		Linear: fitLinear(fresh, s.allowed, ridge), Forest: fitForest(fresh, s.allowed, seed),
-		Slope: 1, Again: fitLinear(again, s.allowed, ridge),
+		Slope: 1, Over: fitForest(s.over.choose(in), situationFeature, seed), Again: fitLinear(again, s.allowed, ridge),
 	}
 }
 
@@ -225,7 +240,10 @@ func (s *sample) choose(in func(step int32) bool) *sample {
 			c.y = append(c.y, s.y[i])
 			c.weight = append(c.weight, s.weight[i])
 			c.step = append(c.step, st)
-			c.server = append(c.server, s.server[i])
+			if s.server != nil {
+				c.server = append(c.server, s.server[i])
+				c.point = append(c.point, s.point[i])
+			}
 		}
 	}
 	return c
@@ -255,8 +273,77 @@ func calibrate(s *sample, z []float64) (slope, shift float64) {
 	return w[0], w[1]
 }
 
-// Precision is what thresholds see to; a margin on what is asked for, because
-// other tasks are other tasks.
+// An outcome counts decisions.
+type outcome struct{ hits, wrong, missed int }
+
+func (o outcome) precision() float64 { return float64(o.hits) / float64(max(1, o.hits+o.wrong)) }
+func (o outcome) f1() float64 {
+	return float64(2*o.hits) / float64(max(1, 2*o.hits+o.wrong+o.missed))
+}
+
+// play counts what fires in all steps at a threshold, given the log odds of
+// each row and of the text being over at each moment. Once a server has fired in
+// a step it has fired.
+func (s *sampler) play(z, over []float64, threshold float64) outcome {
+	var o outcome
+	step := int32(-1)
+	var fired, called []int32
+	f := &s.fresh
+	for i := 0; i < len(z); {
+		if f.step[i] != step {
+			o.missed += len(called)
+			step, fired, called = f.step[i], fired[:0], called[:0]
+		}
+		bar := threshold + haste*(1-logistic(over[f.point[i]])) + further*float64(len(fired))
+		for point := f.point[i]; i < len(z) && f.point[i] == point; i++ {
+			server := f.server[i]
+			if slices.Contains(fired, server) {
+				continue
+			}
+			at := slices.Index(called, server)
+			switch {
+			case z[i] >= bar && f.y[i]:
+				o.hits++
+				if at >= 0 {
+					called = slices.Delete(called, at, at+1)
+				}
+			case z[i] >= bar:
+				o.wrong++
+			case f.y[i] && at < 0:
+				called = append(called, server)
+			}
+			if z[i] >= bar {
+				fired = append(fired, server)
+			}
+		}
+	}
+	o.missed += len(called)
+	return o
+}
+
+// playAgain counts what fires of the used servers, by what stands at the end of
+// each step.
+func (s *sampler) playAgain(z []float64, threshold float64) outcome {
+	var o outcome
+	a := &s.again
+	for i := range z {
+		if !s.over.y[a.point[i]] {
+			continue
+		}
+		switch fires := z[i] >= threshold; {
+		case fires && a.y[i]:
+			o.hits++
+		case fires:
+			o.wrong++
+		case a.y[i]:
+			o.missed++
+		}
+	}
+	return o
+}
+
+// Thresholds see to precision, with a margin on what is asked for, because other
+// tasks are other tasks.
 const (
 	precise = 0.65
 	// near is how far below the best F1 a threshold still counts as good. Of all
@@ -266,50 +353,31 @@ const (
 	never = 1e9
 )
 
-// threshold returns the log odds from which on firing gives the best F1 with
-// enough precision. Once a server has fired in a step it has fired.
-func threshold(s *sample, z []float64) float64 {
-	best := map[int64]float64{}
-	truth := map[int64]bool{}
-	for i := range s.y {
-		key := int64(s.step[i])<<32 | int64(s.server[i])
-		if b, ok := best[key]; !ok || z[i] > b {
-			best[key] = z[i]
+// best returns the threshold that gives the best F1 with enough precision.
+func best(play func(threshold float64) outcome) float64 {
+	const (
+		low, high = -5, 5
+		step      = 0.05
+	)
+	var tried []float64
+	var got []float64
+	top := 0.0
+	for t := float64(low); t <= high; t += step {
+		o := play(t)
+		f := 0.0
+		if o.precision() >= precise {
+			f = o.f1()
 		}
-		truth[key] = s.y[i]
-	}
-	type point struct {
-		z float64
-		y bool
-	}
-	var all []point
-	yes := 0.0
-	for k, b := range best {
-		all = append(all, point{b, truth[k]})
-		if truth[k] {
-			yes++
-		}
-	}
-	slices.SortFunc(all, func(a, b point) int { return cmp.Compare(b.z, a.z) })
-	f1 := make([]float64, len(all))
-	hits, top := 0.0, 0.0
-	for i, p := range all {
-		if p.y {
-			hits++
-		}
-		n := float64(i + 1)
-		if hits/n >= precise {
-			f1[i] = 2 * hits / (n + yes)
-			top = max(top, f1[i])
-		}
+		tried, got = append(tried, t), append(got, f)
+		top = max(top, f)
 	}
 	if top == 0 {
 		return never
 	}
 	var good []float64
-	for i, f := range f1 {
+	for i, f := range got {
 		if f >= top-near {
-			good = append(good, all[i].z)
+			good = append(good, tried[i])
 		}
 	}
 	return good[len(good)/2]

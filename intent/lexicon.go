@@ -14,8 +14,9 @@ type lexicon struct {
 	servers int
 	owner   []int32 // server of each document
 	terms   map[term]int32
-	idf     []float32
-	from    []int32 // of each term: its postings go on to those of the next
+	idf     []float32 // how few servers have a term
+	tell    []float32 // idf, less what is common everywhere: for the words of texts
+	from    []int32   // of each term: its postings go on to those of the next
 	posts   []posting
 }
 
@@ -39,7 +40,7 @@ const (
 const describing = 600
 
 // newLexicon reads what servers say of themselves.
-func newLexicon(servers []Server) *lexicon {
+func newLexicon(servers []Server, c *common) *lexicon {
 	x := &lexicon{servers: len(servers), terms: make(map[term]int32)}
 	type bag map[term]float64
 	put := func(b bag, text string, weight float64) {
@@ -89,6 +90,7 @@ func newLexicon(servers []Server) *lexicon {
 	for i, t := range order {
 		x.terms[t] = int32(i)
 		x.idf = append(x.idf, float32(math.Log(1+float64(len(servers))/float64(df[t]))))
+		x.tell = append(x.tell, x.idf[i]*c.telling(t))
 	}
 	lists := make([][]posting, len(order))
 	for d, b := range docs {
@@ -137,7 +139,7 @@ func (l *likeness) add(id int32) {
 	if n > 0 {
 		before, after = 1+math.Log(float64(n)), 1+math.Log(float64(n+1))
 	}
-	idf := l.x.idf[id]
+	idf := l.x.tell[id]
 	l.square += (after*after - before*before) * float64(idf) * float64(idf)
 	more := float32(after-before) * idf
 	for _, p := range l.x.posts[l.x.from[id]:l.x.from[id+1]] {
@@ -174,6 +176,48 @@ func read(x *lexicon, dot []float32, square float64, own, best []float32) {
 	}
 }
 
+// weighed is how much words of a text count, by their index in the lexicon.
+type weighed struct {
+	id     int32
+	weight float64
+}
+
+// compare fills own and best as a [likeness] does that has read words which
+// count differently.
+func (x *lexicon) compare(words []weighed, own, best []float32) {
+	dot := make([]float32, len(x.owner))
+	square := 0.0
+	for _, w := range words {
+		v := w.weight * float64(x.tell[w.id])
+		square += v * v
+		for _, p := range x.posts[x.from[w.id]:x.from[w.id+1]] {
+			dot[p.doc] += float32(v) * p.weight
+		}
+	}
+	read(x, dot, square, own, best)
+}
+
+// covered returns how much some servers are about a word, in [0, 1]: 1 if no
+// server is more about it.
+func (x *lexicon) covered(id int32, servers []int32) float64 {
+	most, theirs := float32(0), float32(0)
+	for _, p := range x.posts[x.from[id]:x.from[id+1]] {
+		if int(p.doc) >= x.servers {
+			break
+		}
+		most = max(most, p.weight)
+		for _, s := range servers {
+			if p.doc == s {
+				theirs = max(theirs, p.weight)
+			}
+		}
+	}
+	if most == 0 {
+		return 0
+	}
+	return float64(theirs / most)
+}
+
 // A fading is a likeness in which a word counts the less the longer ago it was
 // read.
 type fading struct {
@@ -192,7 +236,7 @@ func (x *lexicon) fading() fading {
 
 // add reads the next word, by its index in the lexicon.
 func (l *fading) add(id int32) {
-	w := l.scale * float64(l.x.idf[id])
+	w := l.scale * float64(l.x.tell[id])
 	l.square += w * w
 	for _, p := range l.x.posts[l.x.from[id]:l.x.from[id+1]] {
 		l.dot[p.doc] += float32(w) * p.weight

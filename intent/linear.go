@@ -28,6 +28,7 @@ type sample struct {
 	weight []float32
 	step   []int32 // of each row: the step it is of; rows of one step are not independent
 	server []int32 // of each row: the server
+	point  []int32 // of each row: the moment that it is of
 }
 
 func (s *sample) row(i int) []float32 { return s.x[i*features : (i+1)*features] }

@@ -1,12 +1,13 @@
 package intent
 
 import (
-	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 )
 
 // A Model weighs the evidence of a calibrated policy. It knows of no server: it
@@ -16,53 +17,98 @@ type Model struct {
 	// One stage for each of: nothing was learned, or something was; searches for
 	// tools are unknown, or known.
 	stages [2][2]*stage
+	common *common
 }
 
 // A stage is a model for one kind of situation.
 type stage struct {
 	Linear *linear `json:"linear"`
 	Forest *forest `json:"forest"`
-	// Log odds are Slope times the mean of both, plus Shift.
-	Slope     float64 `json:"slope"`
-	Shift     float64 `json:"shift"`
-	Threshold float64 `json:"threshold"` // log odds from which on it fires
+	// Log odds are Slope times what both say together, plus Shift.
+	Slope float64 `json:"slope"`
+	Shift float64 `json:"shift"`
+	// Over says how likely the text of a step is over, by the situation alone.
+	Over      *forest `json:"over"`
+	Threshold float64 `json:"threshold"` // log odds from which on it fires when the text is over
 	// Again is for servers that the session has used.
 	Again          *linear `json:"again"`
 	AgainThreshold float64 `json:"again_threshold"`
 }
 
-func (s *stage) raw(x []float32) float64 { return (s.Linear.logit(x) + s.Forest.logit(x)) / 2 }
+// raw returns the score of a row, before it is made log odds.
+// The trees see more; the linear model keeps them from seeing too much.
+func (s *stage) raw(x []float32) float64 { return (s.Linear.logit(x) + 3*s.Forest.logit(x)) / 4 }
+
+const (
+	// haste is what must be added to the log odds to fire while the model is sure
+	// to go on writing: what it is about to say will tell more.
+	haste = 3
+	// further is what must be added for each server that has fired in the step:
+	// nearly all steps call one server.
+	further = 1
+)
+
+// bar returns from which log odds on a server fires that the session has not
+// used, where so many others have fired in the step. x is any row of the moment.
+func (s *stage) bar(x []float32, fired int) float64 {
+	return s.Threshold + haste*(1-logistic(s.Over.logit(x))) + further*float64(fired)
+}
 
 // beyond returns by how much the log odds of a row exceed those from which on it
 // fires, and the log odds.
-func (s *stage) beyond(x []float32) (excess, logit float64) {
+func (s *stage) beyond(x []float32, bar float64) (excess, logit float64) {
 	if x[ownUse] > 0 {
 		z := s.Again.logit(x)
 		return z - s.AgainThreshold, z
 	}
 	z := s.Slope*s.raw(x) + s.Shift
-	return z - s.Threshold, z
+	return z - bar, z
 }
 
 // trained is how many steps must have been learned before what was learned is
 // trusted in full.
 const trained = 200
 
-// weigh returns by how much a row exceeds what makes it fire, and its log odds,
-// when so many steps have been learned.
-func (m *Model) weigh(x []float32, learned int) (excess, logit float64) {
+// A mixture is what of a model fits a situation: the stage for who has learned
+// nothing, that for who has learned much, or both in part.
+type mixture struct {
+	stages [2]*stage
+	bars   [2]float64
+	trust  float64 // in the second one
+}
+
+// mix returns what fits a moment when so many steps have been learned. x is any
+// row of the moment; so many servers have fired.
+func (m *Model) mix(x []float32, learned, fired int) mixture {
 	known := 0
 	if x[foundAny] > 0 || x[offeredAny] > 0 {
 		known = 1
 	}
-	trust := min(1, float64(learned)/trained)
-	if trust > 0 {
-		excess, logit = m.stages[1][known].beyond(x)
+	mix := mixture{trust: min(1, float64(learned)/trained)}
+	for i := range mix.stages {
+		if mix.part(i) > 0 {
+			mix.stages[i] = m.stages[i][known]
+			mix.bars[i] = mix.stages[i].bar(x, fired)
+		}
 	}
-	if trust < 1 {
-		e, z := m.stages[0][known].beyond(x)
-		excess = trust*excess + (1-trust)*e
-		logit = trust*logit + (1-trust)*z
+	return mix
+}
+
+func (m *mixture) part(i int) float64 {
+	if i == 0 {
+		return 1 - m.trust
+	}
+	return m.trust
+}
+
+// weigh returns by how much a row exceeds what makes it fire, and its log odds.
+func (m *mixture) weigh(x []float32) (excess, logit float64) {
+	for i, s := range m.stages {
+		if s != nil {
+			e, z := s.beyond(x, m.bars[i])
+			excess += m.part(i) * e
+			logit += m.part(i) * z
+		}
 	}
 	return excess, logit
 }
@@ -75,13 +121,14 @@ const version = 1
 type savedModel struct {
 	Version  int          `json:"version"`
 	Features int          `json:"features"`
+	Common   *common      `json:"common"`
 	Stages   [2][2]*stage `json:"stages"`
 }
 
 // Save writes the model so that Load can read it.
 func (m *Model) Save(w io.Writer) error {
 	z := gzip.NewWriter(w)
-	if err := json.NewEncoder(z).Encode(savedModel{version, features, m.stages}); err != nil {
+	if err := json.NewEncoder(z).Encode(savedModel{version, features, m.common, m.stages}); err != nil {
 		return err
 	}
 	return z.Close()
@@ -108,29 +155,27 @@ func Load(r io.Reader) (*Model, error) {
 			}
 		}
 	}
-	return &Model{s.Stages}, nil
+	return &Model{s.Stages, s.Common}, nil
 }
 
 // check says what is wrong with a stage that was read.
 func (s *stage) check() error {
-	if s == nil || s.Linear == nil || s.Again == nil || s.Forest == nil {
-		return fmt.Errorf("a part is missing")
+	if s == nil || s.Linear == nil || s.Again == nil || s.Forest == nil || s.Over == nil {
+		return errors.New("a part is missing")
 	}
 	if len(s.Linear.Weights) != features || len(s.Again.Weights) != features {
-		return fmt.Errorf("it does not have one weight for each feature")
+		return errors.New("it does not have one weight for each feature")
 	}
-	for _, t := range s.Forest.Trees {
+	for _, t := range slices.Concat(s.Forest.Trees, s.Over.Trees) {
+		if len(t) == 0 {
+			return errors.New("one of its trees is empty")
+		}
 		for i, n := range t {
 			// Children stand after their parent: the way down ends.
 			if int(n.Feature) >= features || n.Feature >= 0 && (int(n.Low) <= i || int(n.High) <= i || int(n.Low) >= len(t) || int(n.High) >= len(t)) {
-				return fmt.Errorf("one of its trees is broken")
+				return errors.New("one of its trees is broken")
 			}
-		}
-		if len(t) == 0 {
-			return fmt.Errorf("one of its trees is empty")
 		}
 	}
 	return nil
 }
-
-func loadBytes(b []byte) (*Model, error) { return Load(bytes.NewReader(b)) }

@@ -83,7 +83,7 @@ func NewPolicy(name string, servers []Server, o Options) (Policy, error) {
 		if memory == nil {
 			memory = NewMemory(0)
 		}
-		return &calibrated{newGround(servers), m, memory}, nil
+		return &calibrated{newGround(servers, m.common), m, memory}, nil
 	}
 	return nil, fmt.Errorf("policy %q: there is none of that name; the policies are %s", name, strings.Join(Policies(), ", "))
 }

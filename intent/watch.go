@@ -15,8 +15,8 @@ type ground struct {
 	names   *keyword.Automaton // names of server s are in profile 2s, those of its tools in the next
 }
 
-func newGround(servers []Server) *ground {
-	g := &ground{servers: servers, places: make(map[string]int, len(servers)), lexicon: newLexicon(servers)}
+func newGround(servers []Server, c *common) *ground {
+	g := &ground{servers: servers, places: make(map[string]int, len(servers)), lexicon: newLexicon(servers, c)}
 	for i, s := range servers {
 		g.places[s.Name] = i
 	}
@@ -117,6 +117,7 @@ type watch struct {
 	onMark       func(rune)
 	stream       *keyword.Stream
 	hits         []keyword.Hit
+	negation     negation
 	names        *keyword.Counter
 	namesTail    *keyword.Counter
 	promptNames  []float32
@@ -131,6 +132,7 @@ type watch struct {
 	lines                      int
 	ending                     rune // the last visible character
 	closings, backs, regretful int
+	seekings, lookings         int
 
 	searched       int // searches that returned something
 	found          []find
@@ -138,8 +140,9 @@ type watch struct {
 	offeredAt      []int
 	offeredServers int
 
-	pick []bool
-	at   []int32
+	fired []bool // in this step, by whoever decides
+	pick  []bool
+	at    []int32
 }
 
 // begin watches one step with what a memory knows; without is the group of steps
@@ -150,7 +153,7 @@ func (g *ground) begin(h History, m *Memory, without int32) *watch {
 		p: g, standing: make([]standing, n), steps: len(h.Used),
 		text: g.lexicon.likeness(), query: g.lexicon.likeness(), recent: g.lexicon.fading(),
 		stream: g.names.Stream(), names: g.names.Counter(), namesTail: g.names.Counter(), promptNames: make([]float32, n),
-		found: make([]find, n), offeredAt: make([]int, n), pick: make([]bool, n), at: make([]int32, n),
+		found: make([]find, n), offeredAt: make([]int, n), fired: make([]bool, n), pick: make([]bool, n), at: make([]int32, n),
 	}
 	w.onWord, w.onMark = w.word, w.mark
 	store := make([]float32, int(channels)*n)
@@ -161,13 +164,7 @@ func (g *ground) begin(h History, m *Memory, without int32) *watch {
 	w.bar(h.Tools)
 	prompt := excerpt(h.Prompt)
 	terms := termsOf(prompt)
-	l := g.lexicon.likeness()
-	for _, t := range terms {
-		if id, ok := g.lexicon.terms[t]; ok {
-			l.add(id)
-		}
-	}
-	l.read(w.scores[promptOwn], w.scores[promptTool])
+	w.read(terms)
 	w.memory = m.recall(g.places, n, w.used, distinct(terms), without)
 	w.memory.prompt.read(&w.memory.fresh, w.scores[learnedPrompt])
 
@@ -194,6 +191,37 @@ func (g *ground) begin(h History, m *Memory, without int32) *watch {
 		w.Candidates(h.Candidates)
 	}
 	return w
+}
+
+// headFade is what a word of the prompt counts of the one before it, where the
+// first ones count most.
+const headFade = 0.93
+
+// read reads the words of the prompt.
+func (w *watch) read(terms []term) {
+	x := w.p.lexicon
+	all := x.likeness()
+	var head, rest []weighed
+	weight := 1.0
+	seen := make(map[int32]bool)
+	for _, t := range terms {
+		weight *= headFade
+		id, ok := x.terms[t]
+		if !ok {
+			continue
+		}
+		all.add(id)
+		if weight > 0.01 {
+			head = append(head, weighed{id, weight})
+		}
+		if !seen[id] {
+			seen[id] = true
+			rest = append(rest, weighed{id, 1 - x.covered(id, w.used)})
+		}
+	}
+	all.read(w.scores[promptOwn], w.scores[promptTool])
+	x.compare(head, w.scores[headOwn], w.scores[headTool])
+	x.compare(rest, w.scores[restOwn], w.scores[restTool])
 }
 
 // history reads which servers earlier steps called.
@@ -269,6 +297,7 @@ func (w *watch) Text(k Kind, p []byte) {
 func (w *watch) turn(k Kind) {
 	if w.bytes > 0 {
 		w.split.flush(w.onWord)
+		w.negation = negation{}
 		w.hits = w.stream.End(w.hits[:0])
 		w.name()
 	}
@@ -276,9 +305,10 @@ func (w *watch) turn(k Kind) {
 	w.kind = k
 	w.tailBytes = 0
 	w.namesTail.Reset()
-	w.backs = 0
+	w.backs, w.seekings, w.lookings = 0, 0, 0
 	w.memory.turn()
 	if k == Query {
+		w.search() // the last one is whole now
 		w.queries++
 		w.query.reset()
 	}
@@ -301,6 +331,7 @@ func (w *watch) name() {
 
 // mark reads a character that is of no word.
 func (w *watch) mark(r rune) {
+	w.negation.mark(r)
 	switch r {
 	case '\n':
 		w.lines++
@@ -315,11 +346,18 @@ func (w *watch) mark(r rune) {
 func (w *watch) word(b []byte) {
 	w.visible += len(b)
 	w.ending = 'a'
+	if w.negation.word(b) {
+		return
+	}
 	switch {
 	case closings[string(b)]:
 		w.closings++
 	case backs[string(b)]:
 		w.backs++
+	case seekings[string(b)]:
+		w.seekings++
+	case lookings[string(b)]:
+		w.lookings++
 	case regrets[string(b)]:
 		w.regretful++
 	}
@@ -342,6 +380,8 @@ func (w *watch) word(b []byte) {
 var (
 	closings = setOf("successfully summary completed complete conclusion overall based findings")
 	backs    = setOf("again another next also continue remaining same retry other different instead alternative")
+	seekings = setOf("tool tools capability capabilities functionality appropriate suitable server servers")
+	lookings = setOf("search searching find finding look looking discover explore")
 	regrets  = setOf("unfortunately issue error failed unable sorry cannot blocked denied limitation limitations")
 )
 
@@ -377,11 +417,28 @@ func (w *watch) Candidates(servers []string) {
 // score reads the channels that the text moves.
 func (w *watch) score() {
 	w.text.read(w.scores[textOwn], w.scores[textTool])
-	w.query.read(w.scores[queryOwn], w.scores[queryTool])
+	w.search()
 	w.recent.read(w.scores[recentOwn], w.scores[recentTool])
 	m := w.memory
 	m.text.read(&m.all, w.scores[learnedText])
 	m.fore.read(&m.fresh, w.scores[learnedFirst])
 	m.tail.read(&m.all, w.scores[learnedTail])
 	m.similar(w.scores[nearest], w.scores[nearSum])
+}
+
+// search reads how much servers are like the search that is being written, and
+// like any of the step.
+func (w *watch) search() {
+	if w.queries == 0 {
+		return
+	}
+	w.query.read(w.scores[queryOwn], w.scores[queryTool])
+	if w.queries == 1 {
+		copy(w.scores[firstQueryOwn], w.scores[queryOwn])
+		copy(w.scores[firstQueryTool], w.scores[queryTool])
+	}
+	best, now := w.scores[anyQueryTool], w.scores[queryTool]
+	for s := range best {
+		best[s] = max(best[s], now[s])
+	}
 }

@@ -198,16 +198,21 @@ func termOf(w []byte) (term, bool) {
 	return term(h), true
 }
 
-// termsOf returns the terms of a whole text, in their order, repeated as there.
+// termsOf returns the terms of a whole text, in their order, repeated as there,
+// without what is negated.
 func termsOf(text string) []term {
 	var all []term
 	var s splitter
+	var n negation
 	word := func(w []byte) {
+		if n.word(w) {
+			return
+		}
 		if t, ok := termOf(w); ok {
 			all = append(all, t)
 		}
 	}
-	s.write([]byte(text), word, func(rune) {})
+	s.write([]byte(text), word, n.mark)
 	s.flush(word)
 	return all
 }
