@@ -1,6 +1,7 @@
 package specbox
 
 import (
+	"path/filepath"
 	"strings"
 
 	"github.com/specbox/specbox/config"
@@ -54,9 +55,7 @@ func exchange(q *tap.Request) session.Exchange {
 			for _, c := range m.Calls {
 				tools = append(tools, c.Name)
 			}
-			if tools != nil {
-				x.Past = append(x.Past, tools)
-			}
+			x.Past = append(x.Past, tools)
 		case "tool":
 			x.Results = append(x.Results, m.CallID)
 		}
@@ -91,6 +90,10 @@ func (t turn) Delta(d tap.Delta) {
 // to be started ahead.
 func (r *Runtime) foresight() func(string, []intent.Server) (intent.Policy, error) {
 	c := r.opts.Config.Speculation
+	r.memories.log = r.opts.Log
+	if c.Learn == config.LearnKept {
+		r.memories.dir = filepath.Join(r.opts.State, "learned")
+	}
 	name := c.Policy
 	switch name {
 	case config.SpeculationOff:

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -49,7 +51,10 @@ func (r *Runtime) recall() {
 	}
 }
 
-func (r *Runtime) writeDown() error { return writeWhole(r.estimatesFile(), r.sandboxes.SaveEstimates) }
+// writeDown writes all that was learned.
+func (r *Runtime) writeDown() error {
+	return errors.Join(writeWhole(r.estimatesFile(), r.sandboxes.SaveEstimates), r.memories.writeDown())
+}
 
 // writeWhole writes a file whole or not at all.
 func writeWhole(path string, write func(io.Writer) error) error {
@@ -68,19 +73,61 @@ func writeWhole(path string, write func(io.Writer) error) error {
 // memories hold what was learned of each tenant's conversations. They are safe
 // for concurrent use.
 type memories struct {
+	dir string // "" keeps nothing
+	log *slog.Logger
+
 	mu sync.Mutex
 	by map[string]*intent.Memory
 }
 
-// of returns the memory of a tenant.
+// of returns the memory of a tenant: what an earlier SpecBox kept of it, at first.
 func (m *memories) of(tenant string) *intent.Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.by[tenant] == nil {
-		if m.by == nil {
-			m.by = map[string]*intent.Memory{}
-		}
-		m.by[tenant] = intent.NewMemory(0)
+	if memory := m.by[tenant]; memory != nil {
+		return memory
 	}
-	return m.by[tenant]
+	memory := intent.NewMemory(0)
+	if m.by == nil {
+		m.by = map[string]*intent.Memory{}
+	}
+	m.by[tenant] = memory
+	if m.dir == "" {
+		return memory
+	}
+	file := m.file(tenant)
+	f, err := os.Open(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return memory
+	}
+	if err == nil {
+		err = errors.Join(memory.Load(f), f.Close())
+	}
+	if err != nil {
+		m.log.Warn("what was learned of conversations is not known any more", "tenant", tenant, "file", file, "err", err)
+	}
+	return memory
+}
+
+func (m *memories) file(tenant string) string { return filepath.Join(m.dir, tenant+".json.gz") }
+
+// writeDown writes all memories that hold something.
+func (m *memories) writeDown() error {
+	if m.dir == "" {
+		return nil
+	}
+	m.mu.Lock()
+	all := maps.Clone(m.by)
+	m.mu.Unlock()
+	var errs []error
+	for tenant, memory := range all {
+		if memory.Len() == 0 {
+			continue
+		}
+		if err := os.MkdirAll(m.dir, 0o700); err != nil {
+			return err
+		}
+		errs = append(errs, writeWhole(m.file(tenant), memory.Save))
+	}
+	return errors.Join(errs...)
 }
