@@ -188,7 +188,9 @@ func (x *door) toldTrips(t *testing.T) {
 		}
 		var results []string
 		for _, m := range second.req.New {
-			results = append(results, m.Role+" "+m.CallID+" "+m.Text)
+			if m.Role != "assistant" { // the end of the answer may not be looked at yet when the next request comes
+				results = append(results, m.Role+" "+m.CallID+" "+m.Text)
+			}
 		}
 		if len(first.calls) == 2 && !slices.Equal(results, []string{"tool " + first.calls[0].ID + " 4", "tool " + first.calls[1].ID + " 15"}) {
 			t.Errorf("%s: new in the second turn is %q", name, results)

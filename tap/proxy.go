@@ -401,6 +401,10 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, rt route, tenant
 		defer out.exchange.end()
 		w = &writer{w, http.NewResponseController(w), out.exchange}
 	}
+	// An upstream may answer while the body is still on its way: net/http would
+	// close it then, and with it the connection to the upstream. HTTP/2 is
+	// duplex in any case.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	up.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sendingKey{}, out)))
 }
 
