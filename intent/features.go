@@ -30,6 +30,8 @@ const (
 	learnedPrompt // words of the prompt
 	nearest       // likeness to the text before the nearest first use
 	nearSum       // and to those of the nearest
+	nearKin       // and to those of servers that are like this one
+	kinFirst
 	channels
 )
 
@@ -363,11 +365,14 @@ func (w *watch) own(x []float32, s int, pop *ranking) {
 
 // known fills in ranks among the unused servers that searches have ever found.
 func (w *watch) known(v *view) {
-	for f, c := range map[int]channel{knownText: textOwn, knownRecent: recentOwn, knownLearned: learnedText} {
-		if c == learnedText && w.memory.amount == 0 {
+	for _, k := range [...]struct {
+		f  int
+		of channel
+	}{{knownText, textOwn}, {knownRecent, recentOwn}, {knownLearned, learnedText}} {
+		if k.of == learnedText && w.memory.amount == 0 {
 			continue
 		}
-		score := w.scores[c]
+		score := w.scores[k.of]
 		is := func(s int32) bool { return w.standing[s] == unused && (w.found[s].times > 0 || w.offeredAt[s] > 0) }
 		for i, s := range v.server {
 			if !is(s) {
@@ -379,7 +384,7 @@ func (w *watch) known(v *view) {
 					better++
 				}
 			}
-			v.row(i)[f] = 1 / float32(1+better)
+			v.row(i)[k.f] = 1 / float32(1+better)
 		}
 	}
 }

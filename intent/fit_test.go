@@ -56,6 +56,19 @@ func TestFitHoldsForOtherTasks(t *testing.T) {
 	}
 }
 
+func TestFitOnWhatNeverContinues(t *testing.T) {
+	ss := sessions(6, 2)
+	for i := range ss {
+		ss[i].Steps = ss[i].Steps[:1]
+	}
+	ss[0].Steps[0].Candidates = []string{"browser"} // all that is known of searches
+	m, err := intent.Fit(1, intent.Corpus{Servers: house(), Sessions: ss})
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved(t, m) // NaN could not be
+}
+
 func saved(t *testing.T, m *intent.Model) []byte {
 	t.Helper()
 	var b bytes.Buffer

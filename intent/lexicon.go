@@ -18,7 +18,17 @@ type lexicon struct {
 	tell    []float32 // idf, less what is common everywhere: for the words of texts
 	from    []int32   // of each term: its postings go on to those of the next
 	posts   []posting
+	kin     [][]kinship // of each server: those that are most like it
 }
+
+// A kinship says how much a server is like another.
+type kinship struct {
+	server int32
+	alike  float32
+}
+
+// kindred is how many servers are looked at that are like one.
+const kindred = 5
 
 // A posting says how much a term is of a document, whose length is one.
 type posting struct {
@@ -42,7 +52,7 @@ const describing = 600
 // newLexicon reads what servers say of themselves.
 func newLexicon(servers []Server, c *common) *lexicon {
 	x := &lexicon{servers: len(servers), terms: make(map[term]int32)}
-	type bag map[term]float64
+	type bag = map[term]float64
 	put := func(b bag, text string, weight float64) {
 		for _, t := range termsOf(text) {
 			b[t] += weight
@@ -115,7 +125,36 @@ func newLexicon(servers []Server, c *common) *lexicon {
 		x.posts = append(x.posts, l...)
 	}
 	x.from = append(x.from, int32(len(x.posts)))
+	x.relate(own)
 	return x
+}
+
+// relate finds which servers are like each other.
+func (x *lexicon) relate(own []map[term]float64) {
+	alike := make([]float32, x.servers)
+	for i, bag := range own {
+		clear(alike)
+		square := 0.0
+		for _, t := range slices.Sorted(maps.Keys(bag)) {
+			w := bag[t]
+			square += w * w
+			id := x.terms[t]
+			for _, p := range x.posts[x.from[id]:x.from[id+1]] {
+				if int(p.doc) >= x.servers {
+					break
+				}
+				alike[p.doc] += float32(w) * p.weight
+			}
+		}
+		var all []kinship
+		for j, a := range alike {
+			if j != i && a > 0 {
+				all = append(all, kinship{int32(j), a / float32(math.Sqrt(square))})
+			}
+		}
+		slices.SortStableFunc(all, func(a, b kinship) int { return cmp.Compare(b.alike, a.alike) })
+		x.kin = append(x.kin, slices.Clip(all[:min(len(all), kindred)]))
+	}
 }
 
 // A likeness says how much a text that arrives is like each document: the cosine

@@ -35,6 +35,9 @@ func (s *sample) row(i int) []float32 { return s.x[i*features : (i+1)*features] 
 
 // fitLinear fits weights of the features that use allows, by L-BFGS.
 func fitLinear(s *sample, use func(f int) bool, pull float64) *linear {
+	if len(s.y) == 0 {
+		return &linear{Bias: -never, Weights: make([]float64, features)}
+	}
 	var cols []int
 	for f := range features {
 		if use(f) {

@@ -24,9 +24,10 @@ type Model struct {
 type stage struct {
 	Linear *linear `json:"linear"`
 	Forest *forest `json:"forest"`
-	// Log odds are Slope times what both say together, plus Shift.
-	Slope float64 `json:"slope"`
-	Shift float64 `json:"shift"`
+	// Log odds are what both say, weighed, plus Shift.
+	OfLinear float64 `json:"of_linear"`
+	OfForest float64 `json:"of_forest"`
+	Shift    float64 `json:"shift"`
 	// Over says how likely the text of a step is over, by the situation alone.
 	Over      *forest `json:"over"`
 	Threshold float64 `json:"threshold"` // log odds from which on it fires when the text is over
@@ -35,9 +36,10 @@ type stage struct {
 	AgainThreshold float64 `json:"again_threshold"`
 }
 
-// raw returns the score of a row, before it is made log odds.
-// The trees see more; the linear model keeps them from seeing too much.
-func (s *stage) raw(x []float32) float64 { return (s.Linear.logit(x) + 3*s.Forest.logit(x)) / 4 }
+// logit returns the log odds of a row about a server that was not used.
+func (s *stage) logit(x []float32) float64 {
+	return s.OfLinear*s.Linear.logit(x) + s.OfForest*s.Forest.logit(x) + s.Shift
+}
 
 const (
 	// haste is what must be added to the log odds to fire while the model is sure
@@ -61,7 +63,7 @@ func (s *stage) beyond(x []float32, bar float64) (excess, logit float64) {
 		z := s.Again.logit(x)
 		return z - s.AgainThreshold, z
 	}
-	z := s.Slope*s.raw(x) + s.Shift
+	z := s.logit(x)
 	return z - bar, z
 }
 

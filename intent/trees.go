@@ -68,6 +68,9 @@ type grower struct {
 // fitForest grows a forest on the features that use allows. The same seed grows
 // the same forest.
 func fitForest(s *sample, use func(f int) bool, seed uint64) *forest {
+	if len(s.y) == 0 {
+		return &forest{Bias: -never}
+	}
 	g := &grower{s: s, rng: rand.New(rand.NewPCG(seed, 7))}
 	for f := range features {
 		if !use(f) {
@@ -96,6 +99,9 @@ func fitForest(s *sample, use func(f int) bool, seed uint64) *forest {
 	g.z, g.grad, g.hess = make([]float64, n), make([]float64, n), make([]float64, n)
 	for i := range g.z {
 		g.z[i] = f.Bias
+	}
+	if len(g.cols) == 0 {
+		return f // there is nothing to tell rows apart by
 	}
 	for range trees {
 		f.Trees = append(f.Trees, g.grow())

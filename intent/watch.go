@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"math"
 	"strings"
 
 	"github.com/specbox/specbox/intent/keyword"
@@ -62,26 +63,17 @@ func pattern(words []string, weight float64) keyword.Pattern {
 
 // weight says how much it tells that a text has the words of a name.
 func (g *ground) weight(words []string) float64 {
-	rarest, top := 0.0, 0.0
-	for _, f := range g.lexicon.idf {
-		top = max(top, float64(f))
-	}
-	if len(words) > 1 {
+	if len(words) != 1 {
 		return 1
 	}
-	for _, w := range words {
-		t, ok := termOf([]byte(w))
-		if !ok {
-			continue
-		}
-		if id, ok := g.lexicon.terms[t]; ok {
-			rarest = max(rarest, float64(g.lexicon.idf[id]))
-		}
+	t, telling := termOf([]byte(words[0]))
+	id, known := g.lexicon.terms[t]
+	if !telling || !known {
+		return 0.1
 	}
-	if top == 0 {
-		return 1
-	}
-	return max(0.1, rarest/top)
+	// A word that one server alone has is as rare as can be.
+	rarest := math.Log(1 + float64(len(g.servers)))
+	return max(0.1, float64(g.lexicon.idf[id])/rarest)
 }
 
 // find is what searches for tools say of a server.
@@ -424,6 +416,14 @@ func (w *watch) score() {
 	m.fore.read(&m.fresh, w.scores[learnedFirst])
 	m.tail.read(&m.all, w.scores[learnedTail])
 	m.similar(w.scores[nearest], w.scores[nearSum])
+	for s, kin := range w.p.lexicon.kin {
+		near, first := w.scores[nearSum][s], w.scores[learnedFirst][s]
+		for _, k := range kin {
+			near += k.alike * w.scores[nearSum][k.server]
+			first += k.alike * max(0, w.scores[learnedFirst][k.server])
+		}
+		w.scores[nearKin][s], w.scores[kinFirst][s] = near, first
+	}
 }
 
 // search reads how much servers are like the search that is being written, and
