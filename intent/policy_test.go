@@ -323,32 +323,38 @@ func TestRoutersLearn(t *testing.T) {
 }
 
 func TestMemoryIsBoundedAndForgets(t *testing.T) {
-	memory := intent.NewMemory(40)
-	p := policy(t, "calibrated", intent.Options{Memory: memory})
+	const limit = 40
 	step := func(server, text string) intent.Step {
 		return intent.Step{Called: []string{server}, Text: []intent.Segment{{Kind: intent.Content, Text: text}}}
 	}
-	ask := func() float64 {
+	// ask returns what a policy says that was first taught one thing and then
+	// many others.
+	ask := func(first, others int) float64 {
+		memory := intent.NewMemory(limit)
+		p := policy(t, "calibrated", intent.Options{Memory: memory})
+		for range first {
+			p.Learn(step("whois", "gizmo time:"))
+		}
+		for i := range others {
+			p.Learn(step("browser", fmt.Sprint("something else ", i)))
+			if memory.Len() > limit {
+				t.Fatalf("it holds %d steps, want %d at most", memory.Len(), limit)
+			}
+		}
+		p.Learn(intent.Step{Text: []intent.Segment{{Text: "a step without calls"}}})
+		if want := min(limit, first+others); memory.Len() != want {
+			t.Errorf("it holds %d steps, want %d", memory.Len(), want)
+		}
 		w := p.Begin(intent.History{})
 		feed(w, intent.Content, "gizmo time:", 4)
 		return find(w.Intents(nil, false), "whois").P
 	}
-	for range 40 {
-		p.Learn(step("whois", "gizmo time:"))
+	known, forgotten, never := ask(20, 20), ask(20, 200), ask(0, 220)
+	if forgotten != never {
+		t.Errorf("got %.4f when it is long ago, and %.4f where it was never learned", forgotten, never)
 	}
-	known := ask()
-	for i := range 200 {
-		p.Learn(step("browser", fmt.Sprint("something else ", i)))
-		if memory.Len() > 40 {
-			t.Fatalf("it holds %d steps, want 40 at most", memory.Len())
-		}
-	}
-	if got := ask(); got >= known/2 {
-		t.Errorf("got %.4f when it is long ago, %.4f when it was new", got, known)
-	}
-	p.Learn(intent.Step{Text: []intent.Segment{{Text: "a step without calls"}}})
-	if memory.Len() != 40 {
-		t.Errorf("it holds %d steps, want 40", memory.Len())
+	if known <= 2*never {
+		t.Errorf("got %.4f where it was learned, and %.4f where it never was", known, never)
 	}
 }
 
