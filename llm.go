@@ -122,7 +122,7 @@ func (r *Runtime) likely() float64 {
 	if c.Policy != "calibrated" {
 		return 0
 	}
-	return map[string]float64{"frugal": 0.4, "balanced": 0.15, "eager": 0.08}[c.Eagerness]
+	return map[string]float64{"frugal": 0.4, "balanced": 0.2, "eager": 0.1}[c.Eagerness]
 }
 
 // An untaught policy learns nothing.
