@@ -67,12 +67,16 @@ func (s *stage) beyond(x []float32, bar float64) (excess, logit float64) {
 	return z - bar, z
 }
 
-// trained is how many steps must have been learned before what was learned is
-// trusted in full.
-const trained = 200
+const (
+	// trained is how many steps must have been learned before what was learned is
+	// trusted as far as it ever is.
+	trained = 100
+	// fully is that: each of the two models errs where the other does not.
+	fully = 0.5
+)
 
 // A mixture is what of a model fits a situation: the stage for who has learned
-// nothing, that for who has learned much, or both in part.
+// nothing, and in part that for who has learned much.
 type mixture struct {
 	stages [2]*stage
 	bars   [2]float64
@@ -86,7 +90,7 @@ func (m *Model) mix(x []float32, learned, fired int) mixture {
 	if x[foundAny] > 0 || x[offeredAny] > 0 {
 		known = 1
 	}
-	mix := mixture{trust: min(1, float64(learned)/trained)}
+	mix := mixture{trust: fully * min(1, float64(learned)/trained)}
 	for i := range mix.stages {
 		if mix.part(i) > 0 {
 			mix.stages[i] = m.stages[i][known]

@@ -43,10 +43,11 @@ func (f *forest) logit(x []float32) float64 {
 
 // How trees are grown. The sets to fit on are small, hence so are the trees.
 const (
-	trees     = 150
+	bags      = 2 // forests that are averaged: each tree sees part of the steps and features
+	trees     = 100
 	leaves    = 8
 	bins      = 32
-	rate      = 0.05
+	rate      = 0.07
 	perLeaf   = 30  // rows
 	shrink    = 5   // pulls the leaves towards zero
 	someSteps = 0.8 // part of the steps that a tree sees
@@ -97,14 +98,23 @@ func fitForest(s *sample, use func(f int) bool, seed uint64) *forest {
 	f := &forest{Bias: math.Log((yes + 0.5) / (total - yes + 0.5))}
 	n := len(s.y)
 	g.z, g.grad, g.hess = make([]float64, n), make([]float64, n), make([]float64, n)
-	for i := range g.z {
-		g.z[i] = f.Bias
-	}
 	if len(g.cols) == 0 {
 		return f // there is nothing to tell rows apart by
 	}
-	for range trees {
-		f.Trees = append(f.Trees, g.grow())
+	for range bags {
+		for i := range g.z {
+			g.z[i] = f.Bias
+		}
+		for range trees {
+			f.Trees = append(f.Trees, g.grow())
+		}
+	}
+	for _, t := range f.Trees {
+		for i := range t {
+			if t[i].Feature < 0 {
+				t[i].Value /= bags
+			}
+		}
 	}
 	return f
 }
